@@ -1,0 +1,1 @@
+"""Schema, migrations and named statements of the native Horde."""

@@ -1,0 +1,1 @@
+"""The one owner of every transition of a request and its jobs."""

@@ -1,0 +1,1 @@
+"""HTTP routes of the native Horde: parse, call one function, answer."""

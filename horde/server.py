@@ -1,0 +1,167 @@
+"""How a part listens, serves and stops: shared by the front and the native Horde (decision U44).
+
+uvicorn tells an application of a shutdown only after the last response ended, and closes its listeners at once. A
+balancer needs the reverse: the application learns of the signal first and reports itself unready while new requests
+are still taken, then the listeners close, then what runs is given time.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+__all__ = ["ListenError", "ServeOptions", "bind_socket", "run_event_loop", "serve"]
+
+_BACKLOG = 2048
+"""Connections the kernel holds before the loop accepts them; a burst of clients must not be refused."""
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the message is one sentence for the person who started the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How long a server takes to stop, and how many connections it lets idle.
+
+    Attributes:
+        accept_seconds: Time after the signal in which new connections are still taken, so that a balancer sees
+            ``/readyz`` fail before connections are refused.
+        drain_seconds: Time that running requests have after the listeners closed, before their tasks are cancelled.
+        keepalive_seconds: How long an idle kept-alive connection stays open.
+    """
+
+    accept_seconds: float = 0.0
+    drain_seconds: float = 20.0
+    keepalive_seconds: int = 75
+
+
+def bind_socket(host: str, port: int, *, file_descriptor: int | None = None) -> socket.socket:
+    """Return a listening-ready socket: inherited when a descriptor is given, else bound to ``host``:``port``.
+
+    A parent that binds the socket and hands its descriptor down knows the port before the child runs, and a port in
+    use is its error to report, without a race.
+
+    Args:
+        host: Address to bind, IPv4 or IPv6.
+        port: TCP port; 0 takes a free one.
+        file_descriptor: An inherited, bound socket to use instead.
+
+    Raises:
+        ListenError: The port is in use, not permitted, or the address is not one of this machine.
+    """
+    if file_descriptor is not None:
+        return socket.socket(fileno=file_descriptor)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ListenError(_listen_sentence(host, port, error)) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def _listen_sentence(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} on {host} is in use by another program; stop it or choose another port (0 takes a free one)."
+        )
+    if error.errno == errno.EACCES:
+        return f"Port {port} on {host} needs more rights than this user has; choose a port from 1024 up."
+    return f"Cannot listen on {host} port {port}: {os.strerror(error.errno) if error.errno else error}."
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that reports the signal when it comes and keeps accepting for a while."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event, accept_seconds: float) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+        self._accept_seconds = accept_seconds
+        self._loop = asyncio.get_running_loop()
+        self._forced = asyncio.Event()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Tell the application at once; a second signal of any kind stops waiting for what runs."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        if self.should_exit:
+            self.force_exit = True
+            self._loop.call_soon_threadsafe(self._forced.set)
+        super().handle_exit(sig, frame)
+        # A clean drain is a success: uvicorn would raise the signal again and end with its status.
+        self._captured_signals.clear()
+
+    async def main_loop(self) -> None:
+        """Serve until told to stop, then for the accept time."""
+        await super().main_loop()
+        self._stopping.set()
+        if self._accept_seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._forced.wait(), self._accept_seconds)
+
+
+async def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    stopping: asyncio.Event,
+    options: ServeOptions = ServeOptions(),
+) -> None:
+    """Serve an application on one socket until SIGINT or SIGTERM, then drain.
+
+    Args:
+        app: The ASGI application, with a lifespan.
+        listener: A bound socket, from :func:`bind_socket`; closed on return.
+        stopping: Set at the signal, or by the caller to end the server; shared with the application, which turns
+            unready and ends its streams by it.
+        options: Times of the shutdown.
+
+    Raises:
+        SystemExit: The application's lifespan failed to start (uvicorn's status 3).
+    """
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        backlog=_BACKLOG,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=options.keepalive_seconds,
+        timeout_graceful_shutdown=max(1, round(options.drain_seconds)),
+    )
+    server = _Server(config, stopping, options.accept_seconds)
+
+    async def stop_when_told() -> None:
+        await stopping.wait()
+        server.should_exit = True
+
+    watcher = asyncio.create_task(stop_when_told(), name="server - stop watcher")
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        watcher.cancel()
+
+
+def run_event_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a program's main coroutine on uvloop where it exists and return its exit code."""
+    if sys.platform == "win32":
+        return asyncio.run(main())
+    import uvloop  # noqa: PLC0415 - has no wheel for Windows
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

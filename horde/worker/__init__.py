@@ -1,0 +1,1 @@
+"""The worker: serves a Horde's chat jobs with a real model server."""
