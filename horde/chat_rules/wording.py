@@ -5,7 +5,7 @@ service's contract (a range, a length, a pattern, an unknown key) is ``Unsupport
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from pydantic_core import ErrorDetails
 
@@ -62,10 +62,9 @@ def _range(word: str, sign: str, key: str) -> Callable[[str, ErrorDetails], _Des
     def describe(path: str, error: ErrorDetails) -> _Described:
         bound = error["ctx"][key]
         kind = "decimal" if isinstance(bound, float) else "integer"
-        return (
-            "UnsupportedChatParameter",
+        return "UnsupportedChatParameter", (
             f"Invalid '{path}': {kind} {word} value. Expected a value {sign} {_number(bound)}, but got "
-            f"{_number(error['input'])} instead.",
+            f"{_number(error['input'])} instead."
         )
 
     return describe
@@ -73,10 +72,9 @@ def _range(word: str, sign: str, key: str) -> Callable[[str, ErrorDetails], _Des
 
 def _array_too_long(path: str, error: ErrorDetails) -> _Described:
     context = error["ctx"]
-    return (
-        "UnsupportedChatParameter",
+    return "UnsupportedChatParameter", (
         f"Invalid '{path}': array too long. Expected an array with maximum length {context['max_length']}, but got an "
-        f"array with length {context['actual_length']} instead.",
+        f"array with length {context['actual_length']} instead."
     )
 
 
@@ -160,7 +158,7 @@ def _described(path: str, error: ErrorDetails) -> _Described:
     return "BadRequest", f"Invalid '{path}': {error['msg']}."
 
 
-def _role(path: str, message: Any) -> _Described:
+def _role(path: str, message: object) -> _Described:
     if not isinstance(message, Mapping):
         return "BadRequest", f"Invalid type for '{path}': expected an object, but got {_json_type(message)} instead."
     if message.get("role") is None:
