@@ -59,7 +59,7 @@ async def lingering_sockets(known: frozenset[str], *, grace_seconds: float = _GR
 
 async def _settle(is_clean: Callable[[], bool], grace_seconds: float) -> None:
     deadline = asyncio.get_running_loop().time() + grace_seconds
-    while not is_clean() and asyncio.get_running_loop().time() < deadline:
+    while not is_clean() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - the kernel sets no event
         await asyncio.sleep(0.005)
 
 
