@@ -1,0 +1,108 @@
+"""Connections to PostgreSQL: the pool that serves requests, and the migrations."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+__all__ = ["Pool", "create_pool", "migrate", "migration_config"]
+
+type Pool = asyncpg.Pool[asyncpg.Record]
+"""The pool of connections."""
+
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+_MIGRATION_LOCK: Final = 0x686F7264
+"""Key of the advisory lock under which one process at a time migrates."""
+
+_MIGRATION_SECONDS: Final = 600
+"""A lock that another process holds longer than this is a fault, not a migration."""
+
+
+async def create_pool(
+    url: str,
+    *,
+    size: int = 10,
+    timeout_seconds: float = 10.0,
+    application_name: str = "horde-native",
+) -> Pool:
+    """Connect to the Horde's database.
+
+    Every statement has a time limit, in the client and in the server, so that no request hangs on a database that has
+    stopped answering; a transaction that its client forgot is ended by the server.
+
+    Args:
+        url: Address, ``postgresql://user:password@host:port/database``.
+        size: The most connections this process opens.
+        timeout_seconds: Longest time a statement, or getting connected, may take.
+        application_name: Name in the server's list of connections.
+
+    Raises:
+        OSError: The server cannot be reached.
+        asyncpg.PostgresError: It refused the connection.
+    """
+    milliseconds = str(round(timeout_seconds * 1000))
+    return await asyncpg.create_pool(
+        url,
+        min_size=min(2, size),
+        max_size=size,
+        timeout=timeout_seconds,
+        command_timeout=timeout_seconds,
+        max_inactive_connection_lifetime=60,
+        server_settings={
+            "application_name": application_name,
+            "statement_timeout": milliseconds,
+            "lock_timeout": milliseconds,
+            "idle_in_transaction_session_timeout": milliseconds,
+            "jit": "off",
+        },
+    )
+
+
+def migration_config() -> Config:
+    """Return alembic's configuration: there is no ini file, the connection is handed over by :func:`migrate`."""
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def migrate(url: str) -> None:
+    """Bring a database to the newest schema; does nothing when it is there already.
+
+    Processes that start together migrate once: the others wait for an advisory lock and find nothing to do. Blocks,
+    and runs an event loop of its own: call it in a thread (``asyncio.to_thread``) where one is running.
+
+    Args:
+        url: Address, as for :func:`create_pool`.
+
+    Raises:
+        OSError: The server cannot be reached.
+        sqlalchemy.exc.DBAPIError: It refused the connection or a statement.
+    """
+    asyncio.run(_migrate(url))
+
+
+async def _migrate(url: str) -> None:
+    address = make_url(url).set(drivername="postgresql+asyncpg")
+    engine = create_async_engine(address, poolclass=NullPool, connect_args={"timeout": 10})
+    try:
+        async with asyncio.timeout(_MIGRATION_SECONDS), engine.begin() as connection:
+            await connection.run_sync(_upgrade)
+    finally:
+        await engine.dispose()
+
+
+def _upgrade(connection: Connection) -> None:
+    # Held to the end of the transaction, as all migrations are one: a failed one leaves the schema as it was.
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    config = migration_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
