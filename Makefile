@@ -1,0 +1,39 @@
+# Every target calls one script or command; nothing here that cannot be run by hand.
+# `make setup` comes first in all of them and costs nothing once done.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format docs bench clean
+BIN := .venv/bin
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with the pinned dependencies; does nothing when it is current
+	@scripts/setup
+
+run: setup ## Start a whole Horde with a real model on this machine; ARGS="--help" lists what can be chosen
+	@exec $(BIN)/horde up $(ARGS)
+
+test: setup ## Run every test; ARGS are pytest's
+	$(BIN)/pytest -n auto $(ARGS)
+
+lint: setup ## Check style, types and the imports between the parts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Put the code into the project's format, and fix what can be fixed by itself
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: setup ## Write the generated pages anew
+	@scripts/docs
+
+bench: setup ## Measure the time to the first token against the model server alone
+	$(BIN)/python bench/first_token.py $(ARGS)
+
+clean: ## Remove what setup, run and test made: .venv, .horde, caches
+	rm -rf .venv .horde build dist htmlcov .coverage .coverage.*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find horde tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
