@@ -1,0 +1,265 @@
+"""Any server that speaks OpenAI's chat completions, streamed.
+
+Nothing is taken for granted but the two routes ``/models`` and ``/chat/completions``: no feature is declared, and
+what fits is judged by bytes. Profiles of known servers extend this class.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+import orjson
+from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatJobPayload
+
+from horde.worker.backends.base import (
+    BackendError,
+    BackendProfile,
+    BackendUnavailableError,
+    GenerationEvent,
+    PromptOverflowError,
+    UnbuildableGrammarError,
+)
+from horde.worker.backends.event_stream import EventStreamError, EventStreamParser
+from horde.worker.backends.reply_chunks import ReplyAssembler
+from horde.worker.prompt_bound import prompt_token_bound
+
+__all__ = ["BackendLocation", "OpenAICompatibleBackend", "create_backend_session", "public_model_name"]
+
+_CONNECT_SECONDS: Final = 5.0
+_ROUTE_SECONDS: Final = 30.0
+"""Longest answer of a route that generates nothing."""
+
+_MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+"""Bound of an answer that is no stream: a model list, a chat template, tokens of a prompt."""
+
+_MAX_MODEL_NAME_CHARACTERS: Final = 100
+
+_END_OF_STREAM: Final = b"[DONE]"
+
+_NOT_SERVING: Final = frozenset({401, 403, 502, 503, 504})
+"""A key that no longer opens, a server that loads its model, a proxy without a server behind it."""
+
+_OVERFLOW_WORDS: Final = (b"exceed_context_size", b"context_length_exceeded", b"maximum context length")
+"""How servers say that a prompt does not fit: llama.cpp, OpenAI and those like it, vLLM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendLocation:
+    """Where a model server is and how it is asked.
+
+    Attributes:
+        base_url: Its OpenAI base URL, which usually ends in ``/v1``; no trailing slash.
+        api_key: Bearer key, when it wants one; never shown.
+        model: The model to ask for; None takes the first one listed.
+        stall_seconds: Longest silence within a reply, the reading of the prompt included.
+    """
+
+    base_url: str
+    api_key: str | None = field(default=None, repr=False)
+    model: str | None = None
+    stall_seconds: float = 120.0
+
+
+def create_backend_session(location: BackendLocation) -> aiohttp.ClientSession:
+    """Return the HTTP session for one model server; whoever asks for it closes it.
+
+    Every call has a connection of its own: one that is kept alive may be closed by the server in the moment it is
+    used again, which would cost a job, and a new one costs a fraction of a millisecond. The number of connections
+    follows the jobs, which are bounded.
+    """
+    headers = {"Authorization": f"Bearer {location.api_key}"} if location.api_key else {}
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        headers=headers,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=location.stall_seconds),
+        json_serialize=lambda value: orjson.dumps(value).decode(),
+    )
+
+
+def public_model_name(name: str) -> str:
+    """Return a name fit for the Horde: a path is reduced to its file, the ending ``.gguf`` is dropped."""
+    if name.endswith(".gguf"):
+        name = name.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf")
+    printable = "".join(character for character in name if character.isprintable()).strip()
+    return printable[:_MAX_MODEL_NAME_CHARACTERS]
+
+
+class OpenAICompatibleBackend:
+    """A model server of which no more is known than that it speaks OpenAI's chat completions.
+
+    Args:
+        session: From :func:`create_backend_session`; not closed here.
+        location: Where it is.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, location: BackendLocation) -> None:
+        self._session = session
+        self._location = location
+        self._served_model: str | None = location.model
+
+    async def probe(self) -> BackendProfile:
+        """Read the model list.
+
+        Raises:
+            BackendError: The server cannot be reached, or lists no model.
+        """
+        card = await self._read_model_card()
+        window = card.get("max_model_len")
+        name = public_model_name(self._served_model or "")
+        return BackendProfile(
+            kind="OpenAI-compatible server",
+            model_name=name,
+            window=window if isinstance(window, int) and window > 0 else None,
+            slots=None,
+            counts_prompts=False,
+            facts=ChatBackendFacts(refuses_prompt_overflow=True),
+            findings=(f"serves {name}", "no known kind of server: no feature is taken for granted"),
+        )
+
+    async def generate(self, job: ChatJobPayload, *, prompt_limit: int) -> AsyncGenerator[GenerationEvent]:
+        """Generate one reply; see :class:`horde.worker.backends.base.ChatBackend`."""
+        await self._check_prompt(job, prompt_limit)
+        assembler = ReplyAssembler()
+        constrained = job.response_format is not None or bool(job.tools)
+        async with aclosing(self._stream(self._build_body(job), constrained=constrained)) as stream:
+            async for data in stream:
+                for event in assembler.feed(data):
+                    yield event
+        if not assembler.ended:
+            raise BackendUnavailableError("The model server ended the stream in the middle of a reply.")
+        for event in assembler.finish():
+            yield event
+
+    async def _check_prompt(self, job: ChatJobPayload, prompt_limit: int) -> None:
+        """Refuse a prompt that may not fit.
+
+        Raises:
+            PromptOverflowError: It may not.
+        """
+        bound = prompt_token_bound(job.messages)
+        if bound > prompt_limit:
+            raise PromptOverflowError(f"The prompt may take {bound} tokens, {prompt_limit} fit.")
+
+    def _build_body(self, job: ChatJobPayload) -> dict[str, Any]:
+        """Return the request body; every sampling value is sent, neutral ones too, since a server has defaults."""
+        body: dict[str, Any] = {
+            "model": self._served_model,
+            "messages": [dict(message) for message in job.messages],
+            "max_tokens": job.max_length,
+            "temperature": job.temperature,
+            "top_p": job.top_p,
+            "frequency_penalty": job.frequency_penalty,
+            "presence_penalty": job.presence_penalty,
+            "repetition_penalty": job.rep_pen,
+            "top_k": job.top_k,
+            "min_p": job.min_p,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        optional = {
+            "stop": list(job.stop_sequence) if job.stop_sequence else None,
+            "seed": job.seed,
+            "response_format": job.response_format,
+        }
+        body.update({key: value for key, value in optional.items() if value is not None})
+        return body
+
+    async def _read_model_card(self) -> dict[str, Any]:
+        answer = await self._call("GET", self._location.base_url + "/models")
+        listed = answer.get("data")
+        cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
+        named = [card for card in cards if isinstance(card.get("id"), str) and public_model_name(card["id"])]
+        wanted = self._location.model
+        if wanted is None and not named:
+            raise BackendError(f"The server at {self._location.base_url} lists no model.")
+        if wanted is None:
+            self._served_model = named[0]["id"]
+            return named[0]
+        for card in named:
+            if card["id"] == wanted or public_model_name(card["id"]) == wanted:
+                self._served_model = card["id"]
+                return card
+        ids = ", ".join(public_model_name(card["id"]) for card in named[:8])
+        raise BackendError(f"The server at {self._location.base_url} does not list {wanted}; it lists {ids or 'none'}.")
+
+    async def _call(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call a route that generates nothing and return the object it answers with.
+
+        Raises:
+            BackendUnavailableError: No answer, or one of a server that cannot work.
+            BackendError: Any other answer than 200 with an object.
+        """
+        timeout = aiohttp.ClientTimeout(total=_ROUTE_SECONDS, sock_connect=_CONNECT_SECONDS)
+        try:
+            async with self._session.request(
+                method, url, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
+                data = await _read_bounded(response)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(self._location.base_url, error) from error
+        if response.status != 200:  # noqa: PLR2004 - the one status that answers
+            if response.status in _NOT_SERVING:
+                raise BackendUnavailableError(f"{url} does not serve at present (HTTP {response.status}).")
+            raise BackendError(f"{url} answered with HTTP {response.status}.")
+        try:
+            answer = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise BackendError(f"{url} did not answer with JSON.") from error
+        if not isinstance(answer, dict):
+            raise BackendError(f"{url} did not answer with an object.")
+        return answer
+
+    async def _stream(self, body: dict[str, Any], *, constrained: bool) -> AsyncGenerator[bytes]:
+        """Start a reply and yield the data of its events; the connection is closed however this is left."""
+        url = self._location.base_url + "/chat/completions"
+        parser = EventStreamParser()
+        try:
+            async with self._session.post(url, json=body, allow_redirects=False) as response:
+                if response.status != 200:  # noqa: PLR2004 - the one status that answers
+                    raise _refusal(response.status, await _read_bounded(response), constrained=constrained)
+                try:
+                    async for chunk in response.content.iter_any():
+                        for data in parser.feed(chunk):
+                            if data.strip() == _END_OF_STREAM:
+                                return
+                            yield data
+                finally:
+                    response.close()
+        except aiohttp.ConnectionTimeoutError as error:
+            raise _unreachable(self._location.base_url, error) from error
+        except TimeoutError as error:
+            raise BackendError(
+                f"The model server was silent for {self._location.stall_seconds:.0f} seconds."
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(self._location.base_url, error) from error
+        except EventStreamError as error:
+            raise BackendError(str(error)) from error
+
+
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > _MAX_ANSWER_BYTES:
+            response.close()
+            raise BackendError("The model server answered with more than 8 MiB.")
+    return bytes(data)
+
+
+def _unreachable(base_url: str, error: Exception) -> BackendUnavailableError:
+    return BackendUnavailableError(f"The model server at {base_url} cannot be reached ({type(error).__name__}).")
+
+
+def _refusal(status: int, data: bytes, *, constrained: bool) -> BackendError:
+    """Turn an error answer into ours; its text is read and never repeated, since it may quote the prompt."""
+    if status in {400, 413, 422}:
+        if any(word in data for word in _OVERFLOW_WORDS):
+            return PromptOverflowError("The model server refused the prompt as too long.")
+        if constrained:
+            return UnbuildableGrammarError(f"The model server refused the format or the tools (HTTP {status}).")
+    if status == 404 or status in _NOT_SERVING:  # noqa: PLR2004 - the model is gone
+        return BackendUnavailableError(f"The model server does not serve at present (HTTP {status}).")
+    return BackendError(f"The model server answered with HTTP {status}.")
