@@ -1,0 +1,50 @@
+"""Whether a reply satisfies the strict schema that was asked for (``structured_output_enforced``). Pure.
+
+The grammar enforces it; this is the proof. A grammar may pass over a keyword of the schema, and a reply that is cut at
+its longest length is no whole document. What does not satisfy the schema is faulted, never submitted.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import jsonschema_rs
+import orjson
+
+__all__ = ["breaks_strict_schema"]
+
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
+    backtrack_limit=100_000,
+    size_limit=1_048_576,
+    dfa_size_limit=1_048_576,
+)
+"""Patterns are a client's: their cost is bounded."""
+
+
+def _refuse_reference(uri: str) -> NoReturn:
+    raise LookupError(f"references outside the schema are not followed: {uri[:64]}")
+
+
+def breaks_strict_schema(response_format: Mapping[str, Any] | None, content: str) -> bool:
+    """Return whether a reply does not satisfy the strict schema of its request; false when it asked for none.
+
+    May take time for a large schema: call it in a thread.
+
+    Args:
+        response_format: As the job has it.
+        content: The whole reply.
+    """
+    wanted = (response_format or {}).get("json_schema")
+    if not isinstance(wanted, Mapping) or not wanted.get("strict"):
+        return False
+    try:
+        document = orjson.loads(content)
+        schema = wanted.get("schema")
+        validator = jsonschema_rs.validator_for(
+            dict(schema) if isinstance(schema, Mapping) else {},
+            retriever=_refuse_reference,
+            pattern_options=_PATTERNS,
+        )
+        return not validator.is_valid(document)
+    except (ValueError, LookupError, jsonschema_rs.ReferencingError):
+        # Not JSON, or a schema that cannot be checked: nothing is claimed that was not proven.
+        return True
