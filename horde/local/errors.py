@@ -2,13 +2,21 @@
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = ["PartCrashedError", "StartError", "explain_os_error", "ran_out_of_space"]
 
 
 class StartError(Exception):
-    """Something cannot be started; the message is one sentence that says why and what to do."""
+    """Something cannot be started; the message is one sentence that says why and what to do.
+
+    Attributes:
+        log_lines: The last lines of the log that shows it, when there is one.
+    """
+
+    def __init__(self, message: str, log_lines: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.log_lines = list(log_lines)
 
 
 class PartCrashedError(Exception):

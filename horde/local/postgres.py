@@ -126,7 +126,7 @@ class LocalPostgres:
             try:
                 await wait_until_ready(self._child, self._takes_connections, seconds=_START_SECONDS)
             except BaseException:
-                self._child.kill()
+                await self.stop()
                 raise
 
     async def stop(self) -> None:

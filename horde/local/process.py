@@ -212,7 +212,7 @@ async def wait_until_ready(child: ChildProcess, is_ready: ReadyCheck, *, seconds
         seconds: Longest wait.
 
     Raises:
-        StartError: It ended, or was not ready in time; the message quotes its last line.
+        StartError: It ended, or was not ready in time; its last log lines come with it.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -229,7 +229,7 @@ async def run_to_end(child: ChildProcess, *, seconds: float) -> None:
     """Wait for a program that does one thing and ends; it is killed when this is left in any other way.
 
     Raises:
-        StartError: It failed, or took longer than ``seconds``; the message quotes its last line.
+        StartError: It failed, or took longer than ``seconds``; its last log lines come with it.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -246,4 +246,4 @@ def _failure(child: ChildProcess, what: str) -> StartError:
     lines = child.last_log_lines()
     if ran_out_of_space(lines):
         return StartError(f"{child.name} cannot run: the disk is full; free some space and start again.")
-    return StartError(f"{child.name} {what}" + (f"; its last words: {lines[-1].strip()}" if lines else "."))
+    return StartError(f"{child.name} {what}" + ("; its last lines:" if lines else "."), lines)

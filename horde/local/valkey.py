@@ -106,7 +106,7 @@ class LocalValkey:
             try:
                 await wait_until_ready(self._child, self._answers, seconds=_START_SECONDS)
             except BaseException:
-                self._child.kill()
+                await self.stop()
                 raise
 
     async def stop(self) -> None:
