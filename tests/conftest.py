@@ -7,15 +7,18 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-# Importing the SDK writes debug lines through Loguru's default sink before any program could configure it.
-os.environ.setdefault("LOGURU_LEVEL", "INFO")
-
-from tests.support.folders import server_folder
+from tests.support.folders import TEST_FILES, server_folder
 from tests.support.leaks import lingering_sockets, open_sockets, unfinished_tasks
 from tests.support.postgres import DatabasesForTests
 from tests.support.valkey import StreamStoreForTests
 from tests.support.waiting import WaitUntil
 from tests.support.waiting import wait_until as wait_until_it_holds
+
+# Importing the SDK writes debug lines through Loguru's default sink before any program could configure it.
+os.environ.setdefault("LOGURU_LEVEL", "INFO")
+# What tests write stays in the checkout.
+TEST_FILES.mkdir(parents=True, exist_ok=True)
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(TEST_FILES))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +23,8 @@ class LocalKeys:
         worker: Owner of the worker, who earns its kudos.
     """
 
-    user: str
-    worker: str
+    user: str = field(repr=False)
+    worker: str = field(repr=False)
 
 
 class StateFolder:

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["server_folder"]
+__all__ = ["TEST_FILES", "server_folder"]
 
-_ROOT = Path(__file__).resolve().parents[2] / ".horde" / "test"
+TEST_FILES = Path(__file__).resolve().parents[2] / ".horde" / "test"
+"""Where tests write; in the checkout and not in git."""
 
 
 @contextlib.contextmanager
@@ -18,7 +19,7 @@ def server_folder(name: str) -> Iterator[Path]:
     What earlier runs left, because they were killed, is removed first.
     """
     _remove_leftovers()
-    folder = _ROOT / str(os.getpid()) / name
+    folder = TEST_FILES / str(os.getpid()) / name
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -26,11 +27,10 @@ def server_folder(name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
-            _ROOT.rmdir()
 
 
 def _remove_leftovers() -> None:
-    for folder in _ROOT.glob("[0-9]*"):
+    for folder in TEST_FILES.glob("[0-9]*"):
         if not _is_running(int(folder.name)):
             shutil.rmtree(folder, ignore_errors=True)
 
