@@ -1,5 +1,4 @@
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,10 @@ import redis.exceptions
 
 from horde.local.errors import StartError
 from horde.local.valkey import LocalValkey
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 async def test_it_answers_once_it_has_started(tmp_path: Path) -> None:
@@ -27,7 +30,7 @@ async def test_nobody_gets_in_without_the_password(tmp_path: Path) -> None:
 async def test_nothing_it_held_is_written_to_disk(tmp_path: Path) -> None:
     async with LocalValkey(tmp_path) as server, redis.asyncio.Redis.from_url(server.url) as client:
         await client.set("key", "value", ex=60)
-    assert sorted(os.listdir(tmp_path)) == ["valkey.conf", "valkey.log"]
+    assert names_in(tmp_path) == ["valkey.conf", "valkey.log"]
 
 
 async def test_a_platform_without_the_wheel_is_told_of_the_option(
