@@ -1,0 +1,79 @@
+"""``python -m horde.oai``: settings, telemetry, application, server, exit code."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from loguru import logger
+
+from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
+from horde.telemetry import LogFormat, configure_logging
+
+__all__ = ["FRONT_SERVICE_NAME", "configure_telemetry", "main"]
+
+FRONT_SERVICE_NAME: Final = "horde-oai"
+"""Name of the service in logs and traces, unless ``OTEL_SERVICE_NAME`` says another (TEL-4)."""
+
+_EXIT_SETTINGS: Final = 2
+_EXIT_START: Final = 3
+
+
+def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto") -> None:
+    """Configure logging, before anything else is imported or built (TEL-1).
+
+    Args:
+        log_level: Lowest level written.
+        log_format: ``auto``, ``text`` or ``json``.
+    """
+    configure_logging(FRONT_SERVICE_NAME, level=log_level, log_format=log_format)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the front until it is told to stop.
+
+    Args:
+        argv: No arguments are understood: everything is a setting.
+
+    Returns:
+        0 after a clean stop, 2 for wrong settings, 3 when it could not start.
+    """
+    if argv if argv is not None else sys.argv[1:]:
+        sys.stderr.write("horde.oai takes no arguments; set HORDE_OAI_* variables (docs/reference/settings.md).\n")
+        return _EXIT_SETTINGS
+    configure_telemetry()
+    # Imported after logging is configured: the vocabulary's package logs while it is imported.
+    from horde.oai.app import create_app  # noqa: PLC0415
+    from horde.oai.settings import SettingsError, load_settings  # noqa: PLC0415
+
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        logger.error("{}", error)
+        return _EXIT_SETTINGS
+    configure_telemetry(log_level=settings.log_level, log_format=settings.log_format)
+    try:
+        listener = bind_socket(settings.host, settings.port, file_descriptor=settings.listen_fd)
+    except ListenError as error:
+        logger.error("{}", error)
+        return _EXIT_START
+
+    async def run() -> int:
+        stopping = asyncio.Event()
+        host, port = listener.getsockname()[:2]
+        logger.info("The front listens on {}:{}", host, port)
+        options = ServeOptions(
+            accept_seconds=settings.drain_accept_seconds,
+            drain_seconds=settings.drain_seconds + settings.cancel_timeout_seconds,
+        )
+        await serve(create_app(settings, stopping=stopping), listener, stopping=stopping, options=options)
+        return 0
+
+    try:
+        return run_event_loop(run)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else _EXIT_START
+
+
+if __name__ == "__main__":
+    sys.exit(main())

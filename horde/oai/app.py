@@ -1,0 +1,187 @@
+"""The front as an application: its state, its life-cycle, its routes. What it uses, it imports.
+
+Names of the reference document's code map that are defined in neighbours are importable from here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from opentelemetry.metrics import Meter
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
+from horde.oai.admission import InflightLimiter, InflightSlot
+from horde.oai.background import BackgroundTasks
+from horde.oai.body import BodyReader
+from horde.oai.cancel import MAX_FAILED_CANCELS, Cancels
+from horde.oai.chat import chat_completions
+from horde.oai.client_address import ClientAddresses
+from horde.oai.drain import drain
+from horde.oai.errors import ChatFrontError
+from horde.oai.health import healthz, readyz
+from horde.oai.horde_client import HordeClient, cancel_max_connections, create_http_client
+from horde.oai.metrics import FrontMetrics
+from horde.oai.middleware import BrowserAccess
+from horde.oai.model_list import ModelCatalog
+from horde.oai.model_routes import list_models, show_model
+from horde.oai.redis_link import open_redis
+from horde.oai.refusals import NATIVE_FIELD_PARAMETERS
+from horde.oai.relay import DeltaRelay
+from horde.oai.roots import Roots
+from horde.oai.routing_errors import answer_routing_error
+from horde.oai.settings import FrontSettings
+from horde.oai.state import FrontState
+from horde.oai.submit import Submitter
+from horde.oai.trace import RequestTrace
+from horde.oai.waiter import CompletionSignalListener, DeltaStreamReader
+
+__all__ = [
+    "HORDE_CHAT_REQUEST_EXPIRY_SECONDS",
+    "MAX_FAILED_CANCELS",
+    "NATIVE_FIELD_PARAMETERS",
+    "ChatFrontError",
+    "DeltaRelay",
+    "FrontState",
+    "InflightLimiter",
+    "InflightSlot",
+    "RequestTrace",
+    "create_app",
+]
+
+HORDE_CHAT_REQUEST_EXPIRY_SECONDS: Final = CHAT_REQUEST_EXPIRY_SECONDS
+"""After this a request has ended by itself, and its cancel is no longer retried (CAN-8)."""
+
+
+type Handler = Callable[[FrontState, Scope, Receive, Send], Awaitable[None]]
+
+
+class _Endpoint:
+    """Hands a route's handler the state that the lifespan made."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._handler(scope["state"]["front"], scope, receive, send)
+
+
+ROUTES: Final = (
+    Route("/v1/chat/completions", _Endpoint(chat_completions), methods=["POST"]),
+    Route("/v1/models", _Endpoint(list_models), methods=["GET"]),
+    Route("/v1/models/{model_id:path}", _Endpoint(show_model), methods=["GET"]),
+    Route("/healthz", _Endpoint(healthz), methods=["GET"]),
+    Route("/readyz", _Endpoint(readyz), methods=["GET"]),
+)
+
+
+def create_app(
+    settings: FrontSettings, *, meter: Meter | None = None, stopping: asyncio.Event | None = None
+) -> ASGIApp:
+    """Return the front.
+
+    Args:
+        settings: The settings, read once by the caller.
+        meter: Where instruments are created; the global provider's when none is given (MAP-39).
+        stopping: Set by the server when the process was told to stop; the drain begins then. The application sets it
+            itself when it cannot go on.
+    """
+    draining = stopping if stopping is not None else asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncGenerator[dict[str, FrontState]]:
+        async with open_front(settings, meter=meter, stopping=draining) as state:
+            yield {"front": state}
+
+    app = Starlette(routes=ROUTES, lifespan=lifespan, exception_handlers={HTTPException: answer_routing_error})
+    app.router.redirect_slashes = False
+    return BrowserAccess(app)
+
+
+@asynccontextmanager
+async def open_front(
+    settings: FrontSettings, *, meter: Meter | None = None, stopping: asyncio.Event
+) -> AsyncGenerator[FrontState]:
+    """Open everything that lives as long as the process, and close it in reverse.
+
+    Args:
+        settings: The settings.
+        meter: Where instruments are created.
+        stopping: Set when the process was told to stop.
+    """
+    metrics = FrontMetrics(meter)
+    async with AsyncExitStack() as held:
+        session = await held.enter_async_context(create_http_client(settings.call_slots))
+        cancel_session = await held.enter_async_context(create_http_client(cancel_max_connections(settings.call_slots)))
+        client = HordeClient(
+            session, cancel_session, Roots(settings.horde_urls), call_slots=settings.call_slots, observer=metrics
+        )
+        cancels = Cancels(
+            client,
+            timeout_seconds=settings.cancel_timeout_seconds,
+            retry_seconds=settings.cancel_retry_seconds,
+            observer=metrics,
+        )
+        listener, reader = await _open_streams(held, settings)
+        state = _build_state(settings, metrics, client, cancels, stopping, listener, reader)
+        held.push_async_callback(cancels.drain)
+        group = await held.enter_async_context(BackgroundTasks(stopping.set))
+        group.start("front - cancel retries", cancels.run())
+        group.start("front - drain", drain(state))
+        if listener is not None and reader is not None:
+            group.start("front - signal listener", listener.run())
+            group.start("front - delta reader", reader.run())
+        yield state
+
+
+async def _open_streams(
+    held: AsyncExitStack, settings: FrontSettings
+) -> tuple[CompletionSignalListener | None, DeltaStreamReader | None]:
+    if settings.redis_url is None:
+        return None, None
+    signals = await held.enter_async_context(open_redis(settings.redis_url))
+    deltas = await held.enter_async_context(open_redis(settings.redis_url, database=settings.stream_redis_db))
+    return CompletionSignalListener(signals), DeltaStreamReader(deltas)
+
+
+def _build_state(
+    settings: FrontSettings,
+    metrics: FrontMetrics,
+    client: HordeClient,
+    cancels: Cancels,
+    stopping: asyncio.Event,
+    listener: CompletionSignalListener | None,
+    reader: DeltaStreamReader | None,
+) -> FrontState:
+    limiter = InflightLimiter(settings.max_inflight, settings.max_inflight_per_source)
+    metrics.observe(limiter)
+    return FrontState(
+        settings=settings,
+        metrics=metrics,
+        client=client,
+        cancels=cancels,
+        submitter=Submitter(client, cancels, timeout_seconds=settings.submit_timeout_seconds, observer=metrics),
+        limiter=limiter,
+        bodies=BodyReader(
+            max_bytes=settings.max_body_bytes,
+            max_bytes_reading=settings.max_body_bytes_reading,
+            timeout_seconds=settings.body_read_timeout_seconds,
+            on_received=metrics.body_received,
+        ),
+        addresses=ClientAddresses(settings.trusted_proxies),
+        catalog=ModelCatalog(
+            client,
+            fresh_seconds=settings.model_cache_seconds,
+            stale_seconds=settings.model_stale_seconds,
+            call_seconds=settings.call_timeout_seconds,
+        ),
+        stopping=stopping,
+        listener=listener,
+        reader=reader,
+        redis_alive=lambda: None if listener is None else listener.alive,
+    )

@@ -1,0 +1,203 @@
+"""Cancels on the Horde: within a budget, on connections of their own, sent again when they fail (rules CAN).
+
+A request that nobody waits for costs its user kudos and a volunteer's time, so a cancel that did not get through is
+kept and repeated until the Horde has dropped the request by itself.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from loguru import logger
+
+from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
+from horde.oai.errors import ChatFrontError
+from horde.oai.horde_client import Caller, HordeClient, HordeUnreachableError
+from horde.oai.native_status import NativeStatus
+
+__all__ = ["MAX_FAILED_CANCELS", "CancelOutcome", "CancelTarget", "Cancels"]
+
+MAX_FAILED_CANCELS: Final = 10_000
+"""The most cancels kept for another try; the oldest is dropped first (CAN-9)."""
+
+_HTTP_NOT_FOUND: Final = 404
+_HTTP_OK: Final = 200
+
+
+class CancelOutcome(StrEnum):
+    """How one attempt ended (MET-33)."""
+
+    ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    NOT_STARTED = "not_started"
+    ALREADY_GONE = "already_gone"
+
+
+_TO_REPEAT: Final = frozenset({CancelOutcome.FAILED, CancelOutcome.TIMED_OUT, CancelOutcome.NOT_STARTED})
+
+
+class CancelObserver(Protocol):
+    """Told of each attempt."""
+
+    def cancel_ended(self, outcome: CancelOutcome) -> None:
+        """Record one attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTarget:
+    """What to cancel: a request by its id, or whatever was submitted under an operation key.
+
+    Attributes:
+        caller: The user it was submitted for; another key gets 404.
+        submitted_at: Monotonic seconds of the submit; it expires by itself 20 minutes later.
+        request_id: The Horde's id, None when the submit's answer never came.
+        operation_key: The front's key of the submit.
+    """
+
+    caller: Caller
+    submitted_at: float
+    operation_key: str
+    request_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.request_id or f"of operation {self.operation_key}"
+
+
+class Cancels:
+    """Sends cancels and keeps those that failed.
+
+    Args:
+        client: The native client, whose cancel connections are used.
+        timeout_seconds: Budget of one attempt, its wait for a connection included (CAN-4).
+        retry_seconds: Interval of the retries (CAN-6).
+        observer: Told of every attempt.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: HordeClient,
+        *,
+        timeout_seconds: float,
+        retry_seconds: float,
+        observer: CancelObserver,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._timeout = timeout_seconds
+        self._retry_seconds = retry_seconds
+        self._observer = observer
+        self._clock = clock
+        self._failed: OrderedDict[str, CancelTarget] = OrderedDict()
+        self._running: set[asyncio.Task[object]] = set()
+
+    @property
+    def failed_count(self) -> int:
+        """How many cancels wait for another try."""
+        return len(self._failed)
+
+    async def cancel(self, target: CancelTarget) -> NativeStatus | None:
+        """Cancel now, within the budget; what fails is kept for another try.
+
+        Returns:
+            The status the Horde answered with: a reply committed before the cancel is in it. None without an answer.
+        """
+        outcome, status = await self._attempt(target)
+        self._observer.cancel_ended(outcome)
+        if outcome in _TO_REPEAT:
+            self._keep(target)
+        else:
+            self._failed.pop(target.operation_key, None)
+        return status
+
+    async def acknowledge(self, target: CancelTarget) -> bool:
+        """Cancel now and say whether the Horde confirmed that nothing of it runs or ever will."""
+        await self.cancel(target)
+        return target.operation_key not in self._failed
+
+    def spawn(self, target: CancelTarget) -> None:
+        """Cancel in the background: nobody waits for the answer."""
+        task = asyncio.create_task(self.cancel(target), name="front - cancel")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def spawn_after(self, submit: "asyncio.Task[CancelTarget]") -> None:
+        """Let a submit whose client left finish, then cancel what it created (decision U30)."""
+
+        async def follow() -> None:
+            try:
+                target = await submit
+            except ChatFrontError:
+                return  # Refused, or cleaned up by the submit itself: nothing is left to cancel.
+            await self.cancel(target)
+
+        task = asyncio.create_task(follow(), name="front - cancel after submit")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def run(self) -> None:
+        """Repeat failed cancels until cancelled; a request past its expiry is forgotten (CAN-8)."""
+        while True:
+            await asyncio.sleep(self._retry_seconds)
+            await self.retry()
+
+    async def retry(self) -> None:
+        """Send every cancel that failed once more, and forget those whose request has expired by itself."""
+        expired = self._clock() - CHAT_REQUEST_EXPIRY_SECONDS
+        for key, target in list(self._failed.items()):
+            if target.submitted_at <= expired:
+                self._failed.pop(key, None)
+        async with asyncio.TaskGroup() as group:
+            for target in list(self._failed.values()):
+                group.create_task(self.cancel(target), name="front - cancel retry")
+
+    async def drain(self) -> None:
+        """Wait for the cancels under way, then send the failed ones once more (CAN-7)."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._timeout)
+        await self.retry()
+        if self._failed:
+            logger.warning("{} requests could not be cancelled on the Horde and end by their expiry", len(self._failed))
+
+    def _keep(self, target: CancelTarget) -> None:
+        self._failed[target.operation_key] = target
+        self._failed.move_to_end(target.operation_key)
+        while len(self._failed) > MAX_FAILED_CANCELS:
+            self._failed.popitem(last=False)
+
+    async def _attempt(self, target: CancelTarget) -> tuple[CancelOutcome, NativeStatus | None]:
+        deadline = self._clock() + self._timeout
+        slots = self._client.cancel_slots
+        try:
+            async with asyncio.timeout(self._timeout):
+                await slots.acquire()
+        except TimeoutError:
+            return CancelOutcome.NOT_STARTED, None
+        try:
+            return await self._send(target, max(0.001, deadline - self._clock()))
+        finally:
+            slots.release()
+
+    async def _send(self, target: CancelTarget, seconds: float) -> tuple[CancelOutcome, NativeStatus | None]:
+        try:
+            async with asyncio.timeout(seconds):
+                if target.request_id is not None:
+                    answer = await self._client.cancel(target.request_id, target.caller, limit_seconds=seconds + 1)
+                else:
+                    answer = await self._client.cancel_operation(
+                        target.operation_key, target.caller, limit_seconds=seconds + 1
+                    )
+        except TimeoutError:
+            return CancelOutcome.TIMED_OUT, None
+        except HordeUnreachableError:
+            return CancelOutcome.FAILED, None
+        if answer.status == _HTTP_OK:
+            return CancelOutcome.ACKNOWLEDGED, NativeStatus.read(answer.fields)
+        if answer.status == _HTTP_NOT_FOUND and target.request_id is not None:
+            return CancelOutcome.ALREADY_GONE, None
+        return CancelOutcome.FAILED, None

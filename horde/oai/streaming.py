@@ -1,0 +1,251 @@
+"""A streamed answer from its headers to ``[DONE]``: keepalives, live text, the final reply (rules STR, DLT).
+
+One loop serves a stream: it waits for the request's end, for deltas and for the next thing due, and is the only place
+that writes events. What was written is what the relay counts as sent, so a stream ends consistent with the reply.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from horde.oai.answers import EventStream
+from horde.oai.errors import ChatFrontError
+from horde.oai.mapping import ReplyContext, build_completion, build_system_fingerprint
+from horde.oai.native_status import Generation, NativeStatus
+from horde.oai.pacing import Pacer
+from horde.oai.relay import DeltaRelay, Piece, RelayOutcome
+from horde.oai.sse import (
+    ChunkHead,
+    build_completion_events,
+    build_delta_events,
+    build_error_events,
+    build_final_events,
+    build_keepalive_event,
+    build_role_event,
+)
+from horde.oai.state import OpenRequests
+from horde.oai.trace import RequestTrace
+from horde.oai.wait_errors import RequestFaultedError, StreamDivergedError
+from horde.oai.waiter import ChatRequestWatcher, DeltaSubscription
+
+__all__ = ["ReplyStream", "StreamShape"]
+
+_STALLED_AFTER_SECONDS: Final = 3.0
+"""A relayed stream without an entry for so long is asked about (decision U14)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamShape:
+    """How a stream is sent.
+
+    Attributes:
+        keepalive_seconds: Interval of comments.
+        paced: Whether posts are spread over smaller chunks.
+        include_usage: Whether the client asked for a usage chunk.
+        include_reasoning: Whether it gets the reasoning text.
+    """
+
+    keepalive_seconds: float
+    paced: bool
+    include_usage: bool
+    include_reasoning: bool
+
+
+class ReplyStream:
+    """One streamed answer.
+
+    Args:
+        stream: The open response.
+        shape: How it is sent.
+        context: What the reply is built with.
+        trace: Told of what happened.
+        deltas: The request's deltas, None when the reply is delivered whole.
+        open_requests: Counts the streams being relayed, which pacing looks at.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        stream: EventStream,
+        *,
+        shape: StreamShape,
+        context: ReplyContext,
+        trace: RequestTrace,
+        open_requests: OpenRequests,
+        deltas: DeltaSubscription | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._shape = shape
+        self._context = context
+        self._trace = trace
+        self._deltas = deltas
+        self._open_requests = open_requests
+        self._clock = clock
+        self._relay = DeltaRelay(include_reasoning=shape.include_reasoning)
+        self._pacer = Pacer(enabled=shape.paced)
+        self._head: ChunkHead | None = None
+        self._last_entry_at = 0.0
+
+    @property
+    def diverged(self) -> bool:
+        """Whether what was sent can no longer be continued."""
+        return self._relay.diverged
+
+    def stalls(self) -> bool:
+        """Whether live text has stopped coming, so that the status should be polled."""
+        return self._relay.exposed and self._clock() - self._last_entry_at > _STALLED_AFTER_SECONDS
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """Send the headers: from here on the status is 200 whatever happens (STR-4)."""
+        await self._stream.open(headers)
+        self._trace.opened()
+
+    async def relay(self, watcher: ChatRequestWatcher) -> NativeStatus:
+        """Keep the stream alive and send live text until the reply is there.
+
+        Raises:
+            WaitError: The request ended without a reply, or the text sent will not be continued.
+            ClientStalledError: The client does not read.
+        """
+        watcher.on_change = lambda: self._join_when_started(watcher)
+        watcher.on_change()
+        try:
+            status = await self._run(watcher)
+        finally:
+            watcher.on_change = lambda: None
+            self._open_requests.relaying -= self._head is not None
+        if status is None:
+            await self._raise_divergence(watcher)
+        return status  # type: ignore[return-value] # raised above when there is none
+
+    async def complete(self, status: NativeStatus, generation: Generation) -> None:
+        """Send what the final reply adds to what was sent, and the end (DLT-25 to DLT-27).
+
+        Raises:
+            StreamDivergedError: The reply does not continue what was sent.
+        """
+        completion = build_completion(self._context, generation, status)
+        if self._relay.exposed and self._deltas is not None:
+            self._relay.feed(await self._deltas.drain())
+        self._pacer.discard()
+        reconciled = self._relay.reconcile(
+            generation_id=generation.id, text=generation.content or "", reasoning=generation.reasoning
+        )
+        if reconciled.outcome is not None:
+            self._trace.metrics.relay_ended(reconciled.outcome.value)
+        if reconciled.diverged:
+            raise StreamDivergedError
+        if reconciled.outcome is None:
+            events = build_completion_events(completion, include_usage=self._shape.include_usage)
+        else:
+            events = [] if self._head is not None else [build_role_event(self._open_head())]
+            head = self._open_head()
+            events += build_delta_events(head, reasoning=reconciled.rest.reasoning, text=reconciled.rest.text)
+            events += build_final_events(head, completion, include_usage=self._shape.include_usage)
+        await self._stream.write(events, last=True)
+        self._trace.content_sent(relayed=False)
+        self._trace.delivered(completion)
+
+    async def fail(self, error: ChatFrontError) -> None:
+        """End the stream in the one error event (STR-6)."""
+        await self._stream.write(build_error_events(error.envelope(in_stream=True)), last=True)
+
+    async def _run(self, watcher: ChatRequestWatcher) -> NativeStatus | None:
+        """Serve the stream until the request ends; None when what was sent can no longer be continued."""
+        keepalive_due = self._clock() + self._shape.keepalive_seconds
+        finish = asyncio.create_task(watcher.wait(), name="front - waiter")
+        arrival = self._expect_deltas()
+        try:
+            while not finish.done():
+                due = min(keepalive_due, self._pacer.next_due() or keepalive_due)
+                await asyncio.wait(
+                    {finish} if arrival is None else {finish, arrival},
+                    timeout=max(0.0, due - self._clock()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if arrival is not None and arrival.done():
+                    arrival.result()
+                    if not self._take_deltas():
+                        return None
+                    arrival = self._expect_deltas()
+                await self._send_due()
+                if self._clock() >= keepalive_due:
+                    keepalive_due = self._clock() + self._shape.keepalive_seconds
+                    await self._send_keepalive(watcher.latest)
+            return finish.result()
+        finally:
+            await _cancel(finish, arrival)
+
+    def _expect_deltas(self) -> "asyncio.Task[None] | None":
+        if self._deltas is None or self._deltas.stopped:
+            return None
+        return asyncio.create_task(self._deltas.wait(), name="front - deltas")
+
+    def _join_when_started(self, watcher: ChatRequestWatcher) -> None:
+        if self._deltas is not None and watcher.started:
+            self._deltas.join()
+
+    def _take_deltas(self) -> bool:
+        """Feed the relay what has arrived; False when the stream diverged."""
+        assert self._deltas is not None  # noqa: S101 - only called for a subscription
+        now = self._clock()
+        self._last_entry_at = now
+        for piece in self._relay.feed(self._deltas.take()):
+            self._pacer.add(now, piece, active_streams=self._open_requests.relaying)
+        return not self._relay.diverged
+
+    async def _send_due(self) -> None:
+        for piece in self._pacer.pop_due(self._clock()):
+            await self._send_piece(piece)
+
+    async def _send_piece(self, piece: Piece) -> None:
+        events = []
+        if self._head is None:
+            events.append(build_role_event(self._open_head()))
+            self._open_requests.relaying += 1
+        events += build_delta_events(self._open_head(), reasoning=piece.reasoning, text=piece.text)
+        await self._stream.write(events)
+        self._relay.mark_sent(piece)
+        self._trace.content_sent(relayed=True)
+
+    def _open_head(self) -> ChunkHead:
+        """Return the head that every chunk repeats, fixed by the first delta (RES-28, DLT-21, DLT-22)."""
+        if self._head is None:
+            model = self._relay.model or self._context.fallback_model
+            self._head = ChunkHead(
+                self._context.completion_id,
+                self._context.created,
+                model,
+                build_system_fingerprint(self._relay.worker, model),
+            )
+        return self._head
+
+    async def _send_keepalive(self, status: NativeStatus | None) -> None:
+        waiting = status is not None and not status.processing
+        position, wait_time = (status.queue_position, status.wait_time) if status is not None and waiting else (0, 0.0)
+        await self._stream.write([build_keepalive_event(position, wait_time)])
+
+    async def _raise_divergence(self, watcher: ChatRequestWatcher) -> None:
+        """End a diverged relay; an ended attempt may be a faulted request, which one read tells."""
+        outcome = self._relay.outcome
+        if outcome is not None:
+            self._trace.metrics.relay_ended(outcome.value)
+        if outcome is RelayOutcome.ENDED:
+            status = await watcher.read_once()
+            if status is not None and status.faulted:
+                raise RequestFaultedError(status.fault)
+        raise StreamDivergedError
+
+
+async def _cancel(*tasks: "asyncio.Task[NativeStatus] | asyncio.Task[None] | None") -> None:
+    """Cancel the tasks that still run and wait until they have ended."""
+    running = [task for task in tasks if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    for task in running:
+        with suppress(asyncio.CancelledError):
+            await task
