@@ -149,8 +149,7 @@ class ChildProcess:
         Args:
             grace_seconds: Time it has to stop in good order.
         """
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(self.command.stop_signal)
+        self.send_signal(self.command.stop_signal)
         try:
             async with asyncio.timeout(grace_seconds):
                 return await self.wait()
@@ -162,6 +161,10 @@ class ChildProcess:
             self.kill()
             self._process.wait()
             raise
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal; does nothing once it ended."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it and every process of its group at once."""
