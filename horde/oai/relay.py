@@ -215,7 +215,7 @@ class DeltaRelay:
                 # first post. If this attempt is over as well, the reply's generation id will tell.
                 if entry.gen == self.gen:
                     return self._diverge(RelayOutcome.ENDED)
-            elif False:
+            elif entry.gen != self.gen:
                 return self._diverge(RelayOutcome.REPLACED_ATTEMPT)
             elif entry.seq != self._next_seq:
                 return self._diverge(RelayOutcome.GAP)
