@@ -196,7 +196,7 @@ class FunctionDefinition(Shape):
 
     name: FunctionName
     description: str | None = None
-    parameters: dict[str] | None = None
+    parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
@@ -244,7 +244,7 @@ class JsonSchemaSpec(Shape):
     model_config = ConfigDict(populate_by_name=False)
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    schema_: dict[str] = Field(alias="schema")
+    schema_: dict[str, Any] = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
 
