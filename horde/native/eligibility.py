@@ -5,18 +5,34 @@ holds the two together. Here it picks the held pop to wake and explains: the cau
 and the gap that no online worker fills.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol, Self
 from uuid import UUID
 
 from horde_sdk.generation_parameters.text.chat_policy import ChatServiceGap
 from horde_sdk.worker.chat_declaration import IMAGE_PART_TRANSPORTS
 
-__all__ = ["IMAGE_TRANSPORTS", "RequestNeeds", "WorkerFacts", "is_eligible", "passed_over_causes", "service_gap"]
+__all__ = [
+    "IMAGE_TRANSPORTS",
+    "Fields",
+    "RequestNeeds",
+    "WorkerFacts",
+    "is_eligible",
+    "passed_over_causes",
+    "service_gap",
+]
 
 IMAGE_TRANSPORTS: Final = frozenset(transport.value for transport in IMAGE_PART_TRANSPORTS)
 """The transports that carry every image part."""
+
+
+class Fields(Protocol):
+    """What has values by name: a row of the database, or a mapping."""
+
+    def __getitem__(self, key: str, /) -> Any:  # noqa: ANN401 - a column of any type
+        """Return a value."""
+
 
 _MISSING_TRANSPORT: Final = "image_transports"
 """What a gap names for a worker that reads images and has no way to receive them (NAT-5)."""
@@ -51,6 +67,58 @@ class RequestNeeds:
     trusted_only: bool = False
     fast_only: bool = False
     failed_workers: frozenset[UUID] = field(default=frozenset())
+
+    @classmethod
+    def from_row(cls, row: Fields, models: Iterable[str]) -> Self:
+        """Return what a request asks.
+
+        Args:
+            row: A row of ``chat_requests`` or ``chat_queue``, or :meth:`to_fields`' mapping with ids read.
+            models: The models it accepts.
+        """
+        only = row["only_workers"]
+        return cls(
+            models=tuple(models),
+            needs=frozenset(row["needs"]),
+            needs_images=row["needs_images"],
+            max_length=row["max_length"],
+            max_context_length=row["max_context_length"],
+            tools_temperature=row["tools_temperature"],
+            only_workers=None if only is None else frozenset(only),
+            ignore_workers=frozenset(row["ignore_workers"]),
+            trusted_only=row["trusted_only"],
+            fast_only=row["fast_only"],
+            failed_workers=frozenset(row["failed_workers"]),
+        )
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the same as JSON has it, for other processes."""
+        return {
+            "models": self.models,
+            "needs": sorted(self.needs),
+            "needs_images": self.needs_images,
+            "max_length": self.max_length,
+            "max_context_length": self.max_context_length,
+            "tools_temperature": self.tools_temperature,
+            "only_workers": None if self.only_workers is None else sorted(map(str, self.only_workers)),
+            "ignore_workers": sorted(map(str, self.ignore_workers)),
+            "trusted_only": self.trusted_only,
+            "fast_only": self.fast_only,
+            "failed_workers": sorted(map(str, self.failed_workers)),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return what :meth:`to_fields` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: It was written by something else.
+        """
+        ids = {
+            key: None if fields[key] is None else [UUID(value) for value in fields[key]]
+            for key in ("only_workers", "ignore_workers", "failed_workers")
+        }
+        return cls.from_row({**fields, **ids}, fields["models"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

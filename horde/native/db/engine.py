@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Final
 
 import asyncpg
+import sqlalchemy
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -100,7 +101,7 @@ async def _migrate(url: str) -> None:
         await engine.dispose()
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: sqlalchemy.Connection) -> None:
     # Held to the end of the transaction, as all migrations are one: a failed one leaves the schema as it was.
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
     config = migration_config()

@@ -13,6 +13,7 @@ __all__ = [
     "EXTEND_DEADLINES",
     "FIND_CLAIM",
     "FIND_POPPED_JOB",
+    "IS_MODEL_KNOWN",
     "LEAVE_TOMBSTONE",
     "LOCK_EXPIRED_JOBS",
     "LOCK_EXPIRED_REQUESTS",
@@ -289,6 +290,9 @@ SETTLE_REPLY = _END.format(
 )
 """Ends a request with its reply: reply, hold, charge, reward and the worker's measured speed in one statement. It
 starts from the attempt that counts, so that of two submits one changes something."""
+
+IS_MODEL_KNOWN = "SELECT EXISTS (SELECT FROM models WHERE name = $1)"
+"""Whether workers may declare a model, where models are added by hand alone."""
 
 LOCK_EXPIRED_JOBS = """
 SELECT r.id AS request_id, j.id AS job_id, r.user_id, r.attempts, r.stream

@@ -1,0 +1,59 @@
+"""The native Horde as a program: ``python -m horde.native``.
+
+Exit codes: 0 after a clean stop by a signal, 2 for wrong settings, 3 when the start failed.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from loguru import logger
+
+from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
+from horde.telemetry import configure_logging
+
+__all__ = ["NATIVE_SERVICE_NAME", "main"]
+
+NATIVE_SERVICE_NAME: Final = "horde-native"
+
+_WRONG_SETTINGS: Final = 2
+_START_FAILED: Final = 3
+
+
+def main(_arguments: Sequence[str] | None = None) -> int:
+    """Run the Horde until it is told to stop; return the exit code. Settings come from the environment alone."""
+    configure_logging(NATIVE_SERVICE_NAME)
+    # The SDK writes to the log when it is imported, so logging comes first.
+    from horde.native.app import create_app  # noqa: PLC0415
+    from horde.native.settings import SettingsError, load_settings  # noqa: PLC0415
+
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        logger.error("{}", error)
+        return _WRONG_SETTINGS
+    configure_logging(NATIVE_SERVICE_NAME, level=settings.log_level, log_format=settings.log_format)
+    try:
+        listener = bind_socket(settings.host, settings.port, file_descriptor=settings.listen_fd)
+    except (ListenError, OSError) as error:
+        logger.error("{}", error)
+        return _START_FAILED
+
+    async def run() -> int:
+        stopping = asyncio.Event()
+        options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
+        host, port = listener.getsockname()[:2]
+        logger.info("Serving the Horde on http://{}:{}/api", host, port)
+        try:
+            await serve(create_app(settings, stopping=stopping), listener, stopping=stopping, options=options)
+        except SystemExit:
+            logger.error("The Horde could not start; the lines above say why")
+            return _START_FAILED
+        return 0
+
+    return run_event_loop(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The Horde as an application: its parts, their life-cycle, its routes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Final, TypedDict
+
+from loguru import logger
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from horde.native.db.engine import create_pool, migrate
+from horde.native.held_pops import HeldPops, listen_for_wakes
+from horde.native.http import EXCEPTION_HANDLERS
+from horde.native.publish import Publisher, create_redis
+from horde.native.routes import chat, jobs, models, status, users, workers
+from horde.native.settings import NativeSettings
+from horde.native.snapshot import QueueKeeper
+from horde.native.state import NativeState
+from horde.native.sweeper import Sweeper
+from horde.native.users import UserDirectory
+
+__all__ = ["NativeState", "create_app"]
+
+
+class _Shared(TypedDict):
+    native: NativeState
+
+
+@contextlib.asynccontextmanager
+async def open_state(settings: NativeSettings, stopping: asyncio.Event) -> AsyncIterator[NativeState]:
+    """Connect, migrate and start what runs in the background; stop and close it in the reverse order.
+
+    A background task that dies stops the process: it would not be a Horde without it.
+    """
+    url = settings.database_url.get_secret_value()
+    if settings.migrate:
+        await asyncio.to_thread(migrate, url)
+    async with contextlib.AsyncExitStack() as stack:
+        pool = await create_pool(
+            url, size=settings.database_pool_size, timeout_seconds=settings.database_timeout_seconds
+        )
+        stack.push_async_callback(pool.close)
+        redis = create_redis(settings.redis_url.get_secret_value()) if settings.redis_url else None
+        if redis is not None:
+            stack.push_async_callback(redis.aclose)
+        state = NativeState(
+            settings=settings,
+            pool=pool,
+            redis=redis,
+            publisher=Publisher(redis),
+            held_pops=HeldPops(),
+            queue=QueueKeeper(pool, redis, settings.snapshot_seconds),
+            users=UserDirectory(pool),
+            stopping=stopping,
+        )
+        await state.queue.refresh()
+        await stack.enter_async_context(_background(state))
+        yield state
+
+
+@contextlib.asynccontextmanager
+async def _background(state: NativeState) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(state.queue.run(), name="native - queue keeper"),
+            group.create_task(Sweeper(state).run(), name="native - sweeper"),
+            group.create_task(_release_pops(state), name="native - pop release"),
+        ]
+        if state.redis is not None:
+            wakes = listen_for_wakes(state.redis, state.held_pops)
+            tasks.append(group.create_task(wakes, name="native - wake listener"))
+        for task in tasks:
+            task.add_done_callback(partial(_stop_when_failed, state.stopping))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def _stop_when_failed(stopping: asyncio.Event, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.opt(exception=error).critical("The task '{}' failed; the Horde stops", task.get_name())
+        stopping.set()
+
+
+async def _release_pops(state: NativeState) -> None:
+    """Answer every held pop empty when the process is told to stop, so that none delays its end."""
+    await state.stopping.wait()
+    state.held_pops.wake_all()
+
+
+ROUTES: Final = (
+    Route("/api/v2/generate/chat", chat.submit, methods=["POST"]),
+    Route("/api/v2/generate/chat/status/{id}", chat.status, methods=["GET"]),
+    Route("/api/v2/generate/chat/status/{id}", chat.cancel, methods=["DELETE"]),
+    Route("/api/v2/generate/chat/operation/{id}", chat.cancel_by_operation, methods=["DELETE"]),
+    Route("/api/v2/generate/chat/progress", jobs.progress, methods=["POST"]),
+    Route("/api/v2/generate/text/pop", jobs.pop, methods=["POST"]),
+    Route("/api/v2/generate/text/submit", jobs.submit, methods=["POST"]),
+    Route("/api/v2/status/models", models.list_models, methods=["GET"]),
+    Route("/api/v2/status/performance", status.performance, methods=["GET"]),
+    Route("/api/v2/status/heartbeat", status.heartbeat, methods=["GET"]),
+    Route("/api/v2/find_user", users.find_user, methods=["GET"]),
+    Route("/api/v2/workers", workers.list_workers, methods=["GET"]),
+    Route("/api/v2/workers/{id}", workers.show_worker, methods=["GET"]),
+    Route("/api/v2/workers/{id}", workers.change_worker, methods=["PUT"]),
+    Route("/healthz", status.health, methods=["GET"]),
+    Route("/readyz", status.ready, methods=["GET"]),
+)
+"""Every path the Horde serves."""
+
+
+def create_app(settings: NativeSettings, *, stopping: asyncio.Event | None = None) -> Starlette:
+    """Return the application.
+
+    Args:
+        settings: The settings.
+        stopping: Set when the process is told to stop; shared with the server.
+    """
+    told = stopping or asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[_Shared]:
+        async with open_state(settings, told) as state:
+            yield {"native": state}
+
+    return Starlette(routes=ROUTES, lifespan=lifespan, exception_handlers=dict(EXCEPTION_HANDLERS))

@@ -1,0 +1,135 @@
+"""Reading bodies and writing answers: JSON both ways, with the Horde's errors (NAT-2)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import orjson
+from loguru import logger
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from horde.native.errors import NativeError, OutcomeUnknownError, RefusalError, ReturnCode
+from horde.native.state import NativeState
+from horde.native.users import User
+
+__all__ = ["EXCEPTION_HANDLERS", "caller", "json_answer", "path_id", "read_json", "state_of"]
+
+_JSON_HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+_SERVER_ERROR: Final = 500
+
+
+def state_of(request: Request) -> NativeState:
+    """Return the process's parts, which the lifespan put into the request's state."""
+    state: NativeState = request.state.native
+    return state
+
+
+async def caller(request: Request) -> User:
+    """Return whose key the request carries.
+
+    Raises:
+        RefusalError: ``InvalidAPIKey``.
+    """
+    return await state_of(request).users.authenticate(request.headers.get("apikey"))
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """Return a request's body, a JSON object.
+
+    Raises:
+        RefusalError: It is too large, too slow, not JSON (NaN, overflows and lone surrogates included) or no object.
+    """
+    settings = state_of(request).settings
+    try:
+        async with asyncio.timeout(settings.body_read_timeout_seconds):
+            data = await _read_body(request, settings.max_body_bytes)
+    except TimeoutError:
+        raise RefusalError(ReturnCode.BODY_READ_TIMEOUT, headers={"Connection": "close"}) from None
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise RefusalError(ReturnCode.BAD_REQUEST, "The body is not valid JSON.") from None
+    if not isinstance(body, dict):
+        raise RefusalError(ReturnCode.BAD_REQUEST, "The body has to be a JSON object.")
+    return body
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise RefusalError(ReturnCode.REQUEST_TOO_LARGE, headers={"Connection": "close"})
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise RefusalError(ReturnCode.REQUEST_TOO_LARGE, headers={"Connection": "close"})
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def path_id(request: Request, missing: ReturnCode) -> UUID:
+    """Return the id in a request's path.
+
+    Args:
+        request: The request; the parameter is called ``id``.
+        missing: What an id that is none is refused with: nothing has it.
+
+    Raises:
+        RefusalError: It is not an id.
+    """
+    try:
+        return UUID(request.path_params["id"])
+    except ValueError:
+        raise RefusalError(missing) from None
+
+
+def json_answer(body: bytes | Mapping[str, Any] | list[Any], status: int = 200) -> Response:
+    """Return an answer; bytes are JSON already."""
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    return Response(content, status, _JSON_HEADERS)
+
+
+async def _answer_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, NativeError)  # noqa: S101 - Starlette hands over what the table below names
+    return Response(orjson.dumps(error.body()), error.status, {**_JSON_HEADERS, **error.headers})
+
+
+async def _answer_database_error(request: Request, error: Exception) -> Response:
+    """Answer that nothing is known: the statement may have been committed before its answer was lost."""
+    logger.error("The database failed a call to {}: {}", request.url.path, type(error).__name__)
+    return await _answer_error(request, OutcomeUnknownError())
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", _SERVER_ERROR)
+    codes = {404: ReturnCode.NOT_FOUND, 405: ReturnCode.METHOD_NOT_ALLOWED, 413: ReturnCode.REQUEST_TOO_LARGE}
+    code = codes.get(status, ReturnCode.BAD_REQUEST)
+    return await _answer_error(request, RefusalError(code, headers=getattr(error, "headers", None)))
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    """The client left while it sent its body; nobody reads this answer."""
+    return Response(status_code=400)
+
+
+async def _answer_crash(_request: Request, _error: Exception) -> Response:
+    """Answer a mistake of the Horde's own, which the server logs; without a code, so that it claims nothing."""
+    return Response(orjson.dumps({"message": "The Horde failed on this call."}), _SERVER_ERROR, _JSON_HEADERS)
+
+
+EXCEPTION_HANDLERS: Final[Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]]] = {
+    NativeError: _answer_error,
+    HTTPException: _answer_http_error,
+    ClientDisconnect: _answer_nobody,
+    asyncpg.PostgresError: _answer_database_error,
+    asyncpg.InterfaceError: _answer_database_error,
+    OSError: _answer_database_error,
+    TimeoutError: _answer_database_error,
+    Exception: _answer_crash,
+}
+"""What each kind of error is answered with."""

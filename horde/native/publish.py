@@ -1,0 +1,179 @@
+"""What goes to Redis: signals, entries of delta streams, ended markers, wake-ups (NAT-8, NAT-9).
+
+All of it happens after the commit that made it true, each call within half a second or not at all, and none of it can
+change an answer: a broken stream store costs latency and live text, never a reply.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+from loguru import logger
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from horde.chat_contract import (
+    CHAT_REQUEST_EXPIRY_SECONDS,
+    CHAT_SIGNALS_CHANNEL,
+    EndedReason,
+    SignalEvent,
+    chat_stream_key,
+)
+from horde.native.keys import WAKE_CHANNEL
+
+__all__ = ["DeltaEntry", "Publisher", "create_redis"]
+
+_PUBLISH_SECONDS: Final = 0.5
+_SILENCE_SECONDS: Final = 1.0
+_MAX_STREAM_ENTRIES: Final = 4096
+
+_APPEND_DELTA: Final = """
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local gen, seq = ARGV[1], tonumber(ARGV[2])
+local last_gen, last_seq
+if last[1] then
+    local fields = last[1][2]
+    for i = 1, #fields, 2 do
+        if fields[i] == 'gen' then last_gen = fields[i + 1] end
+        if fields[i] == 'seq' then last_seq = tonumber(fields[i + 1]) end
+    end
+end
+if last_gen == gen then
+    if last_seq == seq then return 0 end
+    if last_seq ~= seq - 1 then return -1 end
+elseif seq ~= 1 then
+    return -1
+end
+redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[3], '*', 'gen', gen, 'seq', ARGV[2], 'text', ARGV[4],
+           'reasoning', ARGV[5], 'worker', ARGV[6], 'model', ARGV[7])
+redis.call('EXPIRE', KEYS[1], ARGV[8])
+return 1
+"""
+"""Appends an entry only behind (gen, seq - 1), or as a gen's first; 0 tells that it is there already, -1 refuses."""
+
+_END_GENERATION: Final = """
+redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[3], '*', 'gen', ARGV[1], 'ended', ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaEntry:
+    """An entry of a request's stream.
+
+    Attributes:
+        request_id: The request.
+        gen: The attempt: its job's id.
+        seq: Number of the post, from 1.
+        text: Text since the last post.
+        reasoning: Reasoning since the last post.
+        worker: Id of the worker.
+        model: Model it serves with.
+    """
+
+    request_id: UUID
+    gen: UUID
+    seq: int
+    text: str
+    reasoning: str
+    worker: UUID
+    model: str
+
+
+def create_redis(url: str) -> Redis:
+    """Return a client that never repeats a command by itself: a repeat could append twice.
+
+    Args:
+        url: Address of Redis or Valkey.
+    """
+    return Redis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=_PUBLISH_SECONDS,
+        socket_connect_timeout=_PUBLISH_SECONDS,
+        max_connections=256,
+    )
+
+
+class Publisher:
+    """Tells fronts and other processes what has become true.
+
+    Args:
+        redis: The client, or None where there is no Redis: then nothing is published.
+    """
+
+    def __init__(self, redis: Redis | None) -> None:
+        self._redis = redis
+        self._append = redis.register_script(_APPEND_DELTA) if redis is not None else None
+        self._end = redis.register_script(_END_GENERATION) if redis is not None else None
+        self._failing = False
+        self._silent_until = 0.0
+
+    @property
+    def streams(self) -> bool:
+        """Whether there is a store for live text."""
+        return self._redis is not None
+
+    async def signal(self, request_id: UUID, event: SignalEvent) -> None:
+        """Publish a completion signal."""
+        if self._redis is not None:
+            body = orjson.dumps({"id": str(request_id), "event": event.value})
+            await self._bounded(self._redis.publish(CHAT_SIGNALS_CHANNEL, body))
+
+    async def wake(self, needs: bytes) -> None:
+        """Tell other processes of a request that waits for a pop."""
+        if self._redis is not None:
+            await self._bounded(self._redis.publish(WAKE_CHANNEL, needs))
+
+    async def append_delta(self, entry: DeltaEntry) -> bool:
+        """Append an entry; False when the stream does not continue with it, or the store did not answer in time."""
+        if self._append is None:
+            return False
+        arguments: list[str | int] = [
+            str(entry.gen),
+            entry.seq,
+            _MAX_STREAM_ENTRIES,
+            entry.text,
+            entry.reasoning,
+            str(entry.worker),
+            entry.model,
+            CHAT_REQUEST_EXPIRY_SECONDS,
+        ]
+        answer = await self._bounded(self._append(keys=[chat_stream_key(str(entry.request_id))], args=arguments))
+        return isinstance(answer, int) and answer >= 0
+
+    async def end_generation(self, request_id: UUID, gen: UUID, reason: EndedReason) -> None:
+        """Write the ended marker of an attempt that will not become the reply."""
+        if self._end is not None:
+            arguments: list[str | int] = [str(gen), reason.value, _MAX_STREAM_ENTRIES, CHAT_REQUEST_EXPIRY_SECONDS]
+            await self._bounded(self._end(keys=[chat_stream_key(str(request_id))], args=arguments))
+
+    async def _bounded(self, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - the answer of any command
+        """Return a command's answer, or None when there was none in time.
+
+        After a command that was not answered in time the next second's are not sent: a store that hangs must not cost
+        every call its half second.
+        """
+        if monotonic() < self._silent_until:
+            if asyncio.iscoroutine(call):
+                call.close()
+            return None
+        try:
+            async with asyncio.timeout(_PUBLISH_SECONDS):
+                answer = await call
+        except (RedisError, OSError, TimeoutError) as error:
+            if not self._failing:
+                logger.warning("Redis does not answer ({}); signals and live text are off", type(error).__name__)
+            self._failing = True
+            self._silent_until = monotonic() + _SILENCE_SECONDS
+            return None
+        if self._failing:
+            logger.info("Redis answers again")
+        self._failing = False
+        return answer

@@ -1,0 +1,38 @@
+"""Routes of whoever wants replies: submit, status, cancel (NAT-1)."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from horde.native.errors import ReturnCode
+from horde.native.http import caller, json_answer, path_id, read_json, state_of
+from horde.native.queue.cancel import cancel_operation, cancel_request
+from horde.native.queue.status import read_status
+from horde.native.queue.submit import submit_request
+
+__all__ = ["cancel", "cancel_by_operation", "status", "submit"]
+
+
+async def submit(request: Request) -> Response:
+    """``POST /api/v2/generate/chat``."""
+    user = await caller(request)
+    body = await read_json(request)
+    answer = await submit_request(state_of(request), user, body, request.headers.get("client-agent", ""))
+    return json_answer(answer.body, answer.status)
+
+
+async def status(request: Request) -> Response:
+    """``GET /api/v2/generate/chat/status/{id}``."""
+    user = await caller(request)
+    return json_answer(await read_status(state_of(request), user, path_id(request, ReturnCode.REQUEST_NOT_FOUND)))
+
+
+async def cancel(request: Request) -> Response:
+    """``DELETE /api/v2/generate/chat/status/{id}``."""
+    user = await caller(request)
+    return json_answer(await cancel_request(state_of(request), user, path_id(request, ReturnCode.REQUEST_NOT_FOUND)))
+
+
+async def cancel_by_operation(request: Request) -> Response:
+    """``DELETE /api/v2/generate/chat/operation/{id}``."""
+    user = await caller(request)
+    return json_answer(await cancel_operation(state_of(request), user, path_id(request, ReturnCode.REQUEST_NOT_FOUND)))

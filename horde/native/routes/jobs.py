@@ -1,0 +1,55 @@
+"""Routes of workers: pop, progress, submit."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from horde.native.http import caller, json_answer, read_json, state_of
+from horde.native.queue.pop import pop_job
+from horde.native.queue.progress import record_progress
+from horde.native.queue.reply import submit_fault, submit_reply
+from horde.native.wire import FaultBody, PopBody, ProgressBody, ReplyBody, parse_body
+
+__all__ = ["pop", "progress", "submit"]
+
+
+async def pop(request: Request) -> Response:
+    """``POST /api/v2/generate/text/pop``; held open for ``wait_seconds`` when no job fits."""
+    user = await caller(request)
+    body = parse_body(PopBody, await read_json(request))
+    state = state_of(request)
+    gone = asyncio.Event()
+    if body.wait_seconds <= 0:
+        return json_answer(await pop_job(state, user, body, gone))
+    watcher = asyncio.create_task(_watch_client(request, gone), name="native - pop client watcher")
+    try:
+        return json_answer(await pop_job(state, user, body, gone))
+    finally:
+        watcher.cancel()
+
+
+async def _watch_client(request: Request, gone: asyncio.Event) -> None:
+    """Set ``gone`` when the client leaves; its body has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
+
+
+async def progress(request: Request) -> Response:
+    """``POST /api/v2/generate/chat/progress``."""
+    user = await caller(request)
+    body = parse_body(ProgressBody, await read_json(request))
+    runs = await record_progress(state_of(request), user, body)
+    return json_answer({"cancelled": not runs})
+
+
+async def submit(request: Request) -> Response:
+    """``POST /api/v2/generate/text/submit``; a reply, or a fault."""
+    user = await caller(request)
+    raw = await read_json(request)
+    if raw.get("state") == "faulted":
+        reward = await submit_fault(state_of(request), user, parse_body(FaultBody, raw))
+    else:
+        reward = await submit_reply(state_of(request), user, parse_body(ReplyBody, raw))
+    return json_answer({"reward": reward})

@@ -1,0 +1,123 @@
+"""Settings of the Horde: environment variables ``HORDE_NATIVE_*``, read once at start (SET)."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from horde.telemetry import LogFormat
+
+__all__ = ["NativeSettings", "SettingsError", "load_settings"]
+
+_PREFIX: Final = "HORDE_NATIVE_"
+
+_INJECTED_SUFFIXES: Final = ("_SERVICE_HOST", "_SERVICE_PORT")
+_INJECTED_PARTS: Final = ("_SERVICE_PORT_", "_PORT_")
+
+
+class SettingsError(Exception):
+    """The settings are wrong; the message is one sentence and never holds a value."""
+
+
+class NativeSettings(BaseSettings):
+    """What an operator can set; frozen."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    database_url: SecretStr = Field(
+        description="Address of the PostgreSQL database, postgresql://user:password@host:port/name.",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="Address of Redis or Valkey, for signals and live text; without it both are off.",
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8001, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    listen_fd: int | None = Field(
+        default=None,
+        ge=0,
+        description="Descriptor of an inherited listening socket, used instead of host and port.",
+    )
+    log_level: Literal["TRACE", "DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO",
+        description="Lowest level that is logged.",
+    )
+    log_format: LogFormat = Field(default="auto", description="Form of the log: text, json, or auto for a terminal.")
+    migrate: bool = Field(default=True, description="Whether the database is brought to the newest schema at start.")
+    database_pool_size: int = Field(default=10, ge=1, le=1000, description="Most database connections of this process.")
+    database_timeout_seconds: float = Field(default=10.0, gt=0, description="Longest time of a statement.")
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="Largest body that is read.")
+    body_read_timeout_seconds: float = Field(default=30.0, gt=0, description="Longest time a body may take.")
+    auto_add_models: bool = Field(
+        default=True,
+        description="Whether the first worker that declares a model makes it known to the Horde.",
+    )
+    progress_interval_seconds: float = Field(
+        default=1.0, gt=0, description="How often workers are asked to post progress."
+    )
+    lease_seconds: float = Field(default=30.0, gt=0, description="How long a job lives after a progress post.")
+    relook_seconds: float = Field(default=2.0, gt=0, description="How often a held pop looks again by itself.")
+    snapshot_seconds: float = Field(default=2.0, gt=0, description="How often queue positions are counted.")
+    sweep_seconds: float = Field(default=1.0, gt=0, description="How often leases and expiries are looked at.")
+    slow_worker_tokens_per_second: float = Field(
+        default=5.0,
+        ge=0,
+        description="Speed, in tokens a second, under which a worker counts as slow.",
+    )
+    drain_seconds: float = Field(default=20.0, ge=0, description="Time running calls have after a stop signal.")
+    drain_accept_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="Time in which connections are still taken after a stop signal, for a balancer to notice.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is the library's
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from :func:`load_settings` alone, which has looked at every variable."""
+        return (init_settings,)
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> NativeSettings:
+    """Read the settings.
+
+    Args:
+        environment: Variables to read instead of the process's own, for tests.
+
+    Raises:
+        SettingsError: A variable is missing, wrong or unknown.
+    """
+    variables = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for name, value in variables.items():
+        if not name.upper().startswith(_PREFIX) or _is_injected(name, value):
+            continue
+        field = name[len(_PREFIX) :].lower()
+        if field not in NativeSettings.model_fields:
+            raise SettingsError(f"{name} is not a setting of the Horde; check its spelling.")
+        values[field] = value
+    try:
+        return NativeSettings(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = _PREFIX + str(first["loc"][0]).upper()
+        if first["type"] == "missing":
+            raise SettingsError(f"{name} has to be set.") from None
+        raise SettingsError(f"{name} is wrong: {first['msg']}.") from None
+
+
+def _is_injected(name: str, value: str) -> bool:
+    """Say whether a cluster set this variable for a service of that name."""
+    return (
+        name.endswith(_INJECTED_SUFFIXES)
+        or any(part in name for part in _INJECTED_PARTS)
+        or (name.endswith("_PORT") and value.startswith("tcp://"))
+    )

@@ -1,0 +1,42 @@
+"""What lives as long as a process of the Horde; made by the lifespan of :mod:`horde.native.app`."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from redis.asyncio import Redis
+
+from horde.native.db.engine import Pool
+from horde.native.held_pops import HeldPops
+from horde.native.publish import Publisher
+from horde.native.settings import NativeSettings
+from horde.native.snapshot import QueueKeeper
+from horde.native.users import UserDirectory
+
+__all__ = ["NativeState"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeState:
+    """The parts that calls share.
+
+    Attributes:
+        settings: The settings.
+        pool: The database.
+        redis: Redis, or None.
+        publisher: Signals, delta entries and wake-ups.
+        held_pops: Pops of this process that wait.
+        queue: The newest queue snapshot.
+        users: Users by key.
+        stopping: Set when the process has been told to stop.
+        known_models: Models this process has made known, so that each is written once.
+    """
+
+    settings: NativeSettings
+    pool: Pool
+    redis: Redis | None
+    publisher: Publisher
+    held_pops: HeldPops
+    queue: QueueKeeper
+    users: UserDirectory
+    stopping: asyncio.Event
+    known_models: set[str] = field(default_factory=set)

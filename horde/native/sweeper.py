@@ -1,0 +1,144 @@
+"""The sweeper: ends attempts whose lease ran out and requests whose time is over, and deletes old records (NAT-11).
+
+The sweeper's commit ends an attempt, not the clock: until then a late post still renews the lease. When nobody could
+sweep for a while (an outage of the Horde or of its database), nobody could post either: every lease is first extended
+by that time. Many processes may run sweepers; one at a time sweeps.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+from loguru import logger
+
+from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
+from horde.native.db import queries
+from horde.native.eligibility import Fields
+from horde.native.errors import RETURN_CODES, ReturnCode
+from horde.native.lifecycle import MAX_ATTEMPTS, JobState, RequestState
+from horde.native.queue.settlement import (
+    Executor,
+    Fault,
+    end_request,
+    requeue_request,
+    tell_ended,
+    tell_requeued,
+)
+from horde.native.state import NativeState
+
+__all__ = ["Sweeper"]
+
+_SWEEP_LOCK: Final = 0x73776565
+_BATCH: Final = 200
+"""Attempts and requests ended in one transaction, so that its locks are short."""
+
+_MIN_OUTAGE_SECONDS: Final = 5.0
+"""Without a sweep for longer than this (and than five rounds), leases are extended."""
+
+_KEEP_SECONDS: Final = float(CHAT_REQUEST_EXPIRY_SECONDS)
+"""How long a record stays readable after its request's expiry."""
+
+_ABORTED: Final = Fault(ReturnCode.ABORTED_GEN, RETURN_CODES[ReturnCode.ABORTED_GEN].meaning)
+_EXPIRED: Final = Fault(ReturnCode.REQUEST_EXPIRED, RETURN_CODES[ReturnCode.REQUEST_EXPIRED].meaning)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What a sweep did to a request, to be told once it is committed."""
+
+    request: Fields
+    request_state: RequestState
+    job_state: JobState
+    requeued: Fields | None = None
+
+
+class Sweeper:
+    """Sweeps for one process.
+
+    Args:
+        state: The process's parts.
+    """
+
+    def __init__(self, state: NativeState) -> None:
+        self._state = state
+
+    async def run(self) -> None:
+        """Sweep again and again; runs until it is cancelled."""
+        while True:
+            try:
+                while await self.sweep():
+                    pass
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                logger.warning("The queue could not be swept ({})", type(error).__name__)
+            await asyncio.sleep(self._state.settings.sweep_seconds)
+
+    async def sweep(self) -> bool:
+        """Sweep once; True when there may be more to do."""
+        endings: list[_Ending] = []
+        async with self._state.pool.acquire() as connection, connection.transaction():
+            seconds = await connection.fetchval(queries.MARK_SWEPT, _SWEEP_LOCK)
+            if seconds is None:
+                return False
+            if seconds > max(_MIN_OUTAGE_SECONDS, 5 * self._state.settings.sweep_seconds):
+                logger.warning("Nobody swept for {:.0f} s; every lease is extended by that time", seconds)
+                await connection.execute(queries.EXTEND_DEADLINES, seconds)
+            jobs = await connection.fetch(queries.LOCK_EXPIRED_JOBS, _BATCH)
+            endings.extend([await _end_attempt(connection, job) for job in jobs])
+            requests = await connection.fetch(queries.LOCK_EXPIRED_REQUESTS, _BATCH)
+            endings.extend([await _expire(connection, request) for request in requests])
+            await connection.execute(queries.PURGE_RECORDS, _KEEP_SECONDS, _BATCH)
+            await connection.execute(queries.PURGE_TOMBSTONES, 2 * _KEEP_SECONDS)
+        for ending in endings:
+            await self._tell(ending)
+        return len(endings) >= _BATCH
+
+    async def _tell(self, ending: _Ending) -> None:
+        request = ending.request
+        if ending.requeued is not None:
+            await tell_requeued(self._state, ending.requeued, job_id=request["job_id"], job_state=ending.job_state)
+            return
+        await tell_ended(
+            self._state,
+            request_id=request["request_id"],
+            job_id=request["job_id"],
+            stream=request["stream"],
+            request_state=ending.request_state,
+            job_state=ending.job_state,
+        )
+
+
+async def _end_attempt(connection: Executor, job: Fields) -> _Ending:
+    """End an attempt whose time ran out: queue its request again, or fault it after the last attempt."""
+    if job["attempts"] < MAX_ATTEMPTS:
+        row = await requeue_request(
+            connection,
+            request_id=job["request_id"],
+            job_id=job["job_id"],
+            job_state=JobState.LEASE_EXPIRED,
+            fault=_ABORTED,
+        )
+        return _Ending(job, RequestState.WAITING, JobState.LEASE_EXPIRED, row)
+    await end_request(
+        connection,
+        request_id=job["request_id"],
+        user_id=job["user_id"],
+        job_id=job["job_id"],
+        request_state=RequestState.FAULTED,
+        job_state=JobState.LEASE_EXPIRED,
+        fault=_ABORTED,
+    )
+    return _Ending(job, RequestState.FAULTED, JobState.LEASE_EXPIRED)
+
+
+async def _expire(connection: Executor, request: Fields) -> _Ending:
+    await end_request(
+        connection,
+        request_id=request["request_id"],
+        user_id=request["user_id"],
+        job_id=request["job_id"],
+        request_state=RequestState.EXPIRED,
+        job_state=JobState.EXPIRED,
+        fault=_EXPIRED,
+    )
+    return _Ending(request, RequestState.EXPIRED, JobState.EXPIRED)
