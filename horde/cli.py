@@ -75,6 +75,7 @@ def up(
     from horde.local.start import UpOptions  # noqa: PLC0415
     from horde.local.up import run_up  # noqa: PLC0415
     from horde.server import run_event_loop  # noqa: PLC0415
+    from horde.telemetry import configure_logging  # noqa: PLC0415
 
     options = UpOptions(
         state_dir=state_dir,
@@ -86,6 +87,7 @@ def up(
         backend_url=backend_url,
         sample=sample,
     )
+    configure_logging("up", level="WARNING", log_format="text")
     raise typer.Exit(run_event_loop(lambda: run_up(options, Terminal())))
 
 

@@ -1,6 +1,7 @@
 """Starts a whole Horde on one machine: in order where one part needs another, side by side where none does."""
 
 import asyncio
+import importlib
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ class Start:
             def begin[Result](work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
                 return group.create_task(work, name=f"up - start {name}")
 
+            # The Horde's modules take a second to import, which the database takes to start.
+            begin(asyncio.to_thread(_import_native), "imports")
             database = begin(self._database(keys), "database")
             store = begin(self._stream_store(), "stream store")
             backend = begin(self._model_server(addresses), "model server")
@@ -249,10 +252,15 @@ def _first_of(failures: BaseExceptionGroup[StartError]) -> StartError:
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
+def _import_native() -> None:
+    importlib.import_module("horde.native.db.engine")
+    importlib.import_module("horde.native.users")
+
+
 async def _prepare_database(url: str, keys: LocalKeys) -> None:
     """Migrate the database and make the local users, or find them."""
-    # Imported here: alembic and SQLAlchemy take a moment that the other parts use to start.
-    from horde.native.db.engine import create_pool, migrate  # noqa: PLC0415
+    await asyncio.to_thread(_import_native)
+    from horde.native.db.engine import create_pool, migrate  # noqa: PLC0415 - imported by the thread above
     from horde.native.users import ensure_user  # noqa: PLC0415
 
     try:
