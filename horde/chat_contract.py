@@ -3,6 +3,7 @@
 The modules behind it hold one subject each; every importer takes the names from here.
 """
 
+from horde.chat_rules.depth import exceeds_depth
 from horde.chat_rules.estimate import estimate_prompt_tokens, estimate_text_tokens, iter_message_texts
 from horde.chat_rules.limits import (
     MAX_CHAT_TOOL_CALL_ARGUMENT_BYTES,
@@ -70,6 +71,7 @@ __all__ = [
     "error_path",
     "estimate_prompt_tokens",
     "estimate_text_tokens",
+    "exceeds_depth",
     "find_contract_violation",
     "find_native_violation",
     "iter_message_texts",

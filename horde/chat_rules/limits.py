@@ -12,6 +12,7 @@ from horde_sdk.generation_parameters.text.chat_limits import (
     chat_schema_exceeds_nesting,
 )
 
+from horde.chat_rules.depth import exceeds_depth
 from horde.chat_rules.estimate import iter_message_texts
 from horde.chat_rules.violation import ContractViolation
 
@@ -41,14 +42,23 @@ MAX_CHAT_TOOL_CALL_ARGUMENT_BYTES: Final = 256 * 1024
 _UNSUPPORTED: Final = "UnsupportedChatParameter"
 
 
+def _nests_too_deep(schema: object) -> bool:
+    # The SDK's bound in containers is about twice its bound in levels, so what is within the latter needs no walk.
+    return (
+        schema is not None
+        and exceeds_depth(orjson.dumps(schema), MAX_CHAT_SCHEMA_NESTING)
+        and chat_schema_exceeds_nesting(schema)
+    )
+
+
 def find_nesting_violation(body: Mapping[str, Any]) -> ContractViolation | None:
     """Return the first schema nested deeper than :data:`MAX_CHAT_SCHEMA_NESTING` below its root (REQ-55)."""
     message = f"A JSON Schema may nest at most {MAX_CHAT_SCHEMA_NESTING} levels below its root."
     for index, tool in enumerate(body.get("tools") or ()):
-        if chat_schema_exceeds_nesting(tool["function"].get("parameters")):
+        if _nests_too_deep(tool["function"].get("parameters")):
             return ContractViolation(_UNSUPPORTED, f"tools[{index}].function.parameters", message)
     named = (body.get("response_format") or {}).get("json_schema") or {}
-    if chat_schema_exceeds_nesting(named.get("schema")):
+    if _nests_too_deep(named.get("schema")):
         return ContractViolation(_UNSUPPORTED, "response_format.json_schema.schema", message)
     return None
 

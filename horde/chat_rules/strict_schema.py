@@ -10,14 +10,16 @@ from typing import Any, Final
 
 __all__ = ["find_strict_schema_fault"]
 
-_SCHEMA_MAPS: Final = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_SCHEMA_MAPS: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 """Keywords that hold subschemas by name."""
 
-_SCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-"""Keywords that hold a list of subschemas."""
-
-_SCHEMAS: Final = ("contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems")
-"""Keywords that hold one subschema; ``items`` may also hold a list of them in older drafts."""
+_SCHEMAS: Final = frozenset(
+    {
+        "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then",
+        "unevaluatedItems",
+    }
+)  # fmt: skip
+"""Keywords that hold one subschema or a list of them."""
 
 _MAX_NAME_CHARACTERS: Final = 64
 
@@ -25,18 +27,17 @@ type _Context = tuple[str, ...]
 
 
 def _subschemas(schema: Mapping[str, Any], context: _Context) -> Iterator[tuple[Any, _Context]]:
-    for keyword in _SCHEMA_MAPS:
-        named = schema.get(keyword)
-        if isinstance(named, dict):
-            for name, subschema in named.items():
-                yield subschema, (*context, keyword, name[:_MAX_NAME_CHARACTERS])
-    for keyword in (*_SCHEMA_LISTS, *_SCHEMAS):
-        value = schema.get(keyword)
-        if isinstance(value, list):
-            for position, subschema in enumerate(value):
-                yield subschema, (*context, keyword, str(position))
-        elif isinstance(value, dict):
-            yield value, (*context, keyword)
+    for keyword, value in schema.items():
+        if keyword in _SCHEMA_MAPS:
+            if isinstance(value, dict):
+                for name, subschema in value.items():
+                    yield subschema, (*context, keyword, name[:_MAX_NAME_CHARACTERS])
+        elif keyword in _SCHEMAS:
+            if isinstance(value, list):
+                for position, subschema in enumerate(value):
+                    yield subschema, (*context, keyword, str(position))
+            elif isinstance(value, dict):
+                yield value, (*context, keyword)
 
 
 def _is_object_schema(schema: Mapping[str, Any]) -> bool:

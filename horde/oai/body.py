@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 from starlette.types import Receive
 
+from horde.chat_contract import exceeds_depth
 from horde.oai.errors import ChatFrontError, FrontCode
 
 __all__ = ["BodyReader", "ClientLeftError", "parse_json_object"]
@@ -164,22 +165,6 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise ChatFrontError(FrontCode.BAD_REQUEST, "The request body has to be a JSON object.")
-    if _exceeds_depth(value, data):
+    if exceeds_depth(data, _MAX_DEPTH):
         raise ChatFrontError(FrontCode.BAD_REQUEST, f"The request body nests more than {_MAX_DEPTH} levels deep.")
     return value
-
-
-def _exceeds_depth(value: object, data: bytes) -> bool:
-    """Measure nesting level by level, without recursion; a body with few brackets cannot be deep."""
-    if data.count(b"{") + data.count(b"[") <= _MAX_DEPTH:
-        return False
-    level: list[Any] = [value]
-    for _ in range(_MAX_DEPTH):
-        children: list[Any] = []
-        for container in level:
-            inner = container.values() if isinstance(container, dict) else container
-            children.extend(child for child in inner if isinstance(child, dict | list))
-        if not children:
-            return False
-        level = children
-    return True
