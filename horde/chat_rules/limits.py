@@ -44,11 +44,7 @@ _UNSUPPORTED: Final = "UnsupportedChatParameter"
 
 def _nests_too_deep(schema: object) -> bool:
     # The SDK's bound in containers is about twice its bound in levels, so what is within the latter needs no walk.
-    return (
-        schema is not None
-        and exceeds_depth(orjson.dumps(schema), MAX_CHAT_SCHEMA_NESTING)
-        and chat_schema_exceeds_nesting(schema)
-    )
+    return exceeds_depth(schema, MAX_CHAT_SCHEMA_NESTING) and chat_schema_exceeds_nesting(schema)
 
 
 def find_nesting_violation(body: Mapping[str, Any]) -> ContractViolation | None:

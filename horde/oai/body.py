@@ -165,6 +165,6 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise ChatFrontError(FrontCode.BAD_REQUEST, "The request body has to be a JSON object.")
-    if exceeds_depth(data, _MAX_DEPTH):
+    if exceeds_depth(value, _MAX_DEPTH):
         raise ChatFrontError(FrontCode.BAD_REQUEST, f"The request body nests more than {_MAX_DEPTH} levels deep.")
     return value
