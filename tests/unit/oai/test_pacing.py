@@ -59,10 +59,9 @@ def test_a_cluster_that_began_in_the_post_before_is_not_split_from_what_continue
 def test_a_cluster_that_several_posts_build_is_not_split_from_what_continues_it() -> None:
     pacer = Pacer()
     for now, text in enumerate(("🇩", "🇪", "🇫", "🇷" + "🇮🇹" * 12)):
-        pacer.add(now, Piece("no", text))
-    pacer.pop_due(3.0)
+        pacer.add(now, Piece(text=text))
 
-    assert all(piece.text in {"🇮🇹", "🇮🇹🇮🇹"} for piece in (scheduled.piece for scheduled in pacer._scheduled))
+    assert [pacer.pop_due(now) for now in (3.0, 3.1)] == [[Piece(text="🇩🇪🇫🇷🇮🇹")], [Piece(text="🇮🇹")]]
 
 
 @given(texts, st.integers(1, 40), texts)
