@@ -28,7 +28,7 @@ format: setup ## Put the code into the project's format, and fix what can be fix
 	$(BIN)/ruff check --fix .
 
 docs: setup ## Write the generated pages anew
-	@scripts/docs
+	@LOGURU_LEVEL=INFO $(BIN)/python scripts/generate_docs.py
 
 bench: setup ## Measure the time to the first token against the model server alone
 	$(BIN)/python bench/first_token.py $(ARGS)
