@@ -19,6 +19,25 @@ def test_a_generated_page_is_current(path: Path) -> None:
     assert path.read_text() == PAGES[path](), "run `make docs`"
 
 
+@pytest.mark.rule("DOC-5")
+def test_the_return_codes_are_listed_at_the_root() -> None:
+    page = (ROOT / "README_return_codes.md").read_text()
+    for code in (
+        "KudosUpfront",
+        "UnknownChatModel",
+        "ChatKudosCapExceeded",
+        "ChatSubmitNonconformant",
+        "NoOnlineChatWorker",
+    ):
+        assert f"`{code}`" in page
+
+
+@pytest.mark.rule("DOC-4")
+@pytest.mark.parametrize("number", ["0024", "0026", "0029", "0034", "0035"])
+def test_the_decisions_that_others_cite_are_recorded(number: str) -> None:
+    assert len(list((ROOT / "docs" / "decisions").glob(f"{number}-*.md"))) == 1
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
     missing = [target for target in LINK.findall(path.read_text()) if not (path.parent / target).exists()]
