@@ -29,7 +29,7 @@ from horde.oai.metrics import FrontMetrics
 from horde.oai.middleware import BrowserAccess
 from horde.oai.model_list import ModelCatalog
 from horde.oai.model_routes import list_models, show_model
-from horde.oai.redis_link import open_redis
+from horde.oai.redis_client import open_redis
 from horde.oai.refusals import NATIVE_FIELD_PARAMETERS
 from horde.oai.relay import DeltaRelay
 from horde.oai.roots import Roots
