@@ -27,7 +27,13 @@ from horde.oai.streaming import ReplyStream, StreamShape
 from horde.oai.submit import Submission
 from horde.oai.trace import RequestTrace
 from horde.oai.wait_answers import shutting_down_error, wait_error_answer
-from horde.oai.wait_errors import DeclarationGapError, RequestFaultedError, StatusRefusedError, WaitError
+from horde.oai.wait_errors import (
+    DeclarationGapError,
+    QueueUnavailableError,
+    RequestFaultedError,
+    StatusRefusedError,
+    WaitError,
+)
 from horde.oai.waiter import ChatRequestWatcher, DeltaSubscription, SignalSubscription, WaitBudget, WaitTiming
 
 __all__ = ["ChatExchange", "chat_completions"]
@@ -245,6 +251,8 @@ class ChatExchange:
 
     async def _answer_wait_error(self, target: CancelTarget, error: WaitError) -> None:
         """Cancel what nobody waits for any more, and answer; a reply that the cancel's answer shows is delivered."""
+        if isinstance(error, QueueUnavailableError):
+            self._trace.refused_by_queue(error.wait_time, error.threads)
         if isinstance(error, RequestFaultedError | StatusRefusedError):
             self._ended = True
         elif not self._ended and await self._cancel_and_deliver(target):

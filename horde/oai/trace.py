@@ -92,6 +92,10 @@ class RequestTrace:
         if self.fail_fast:
             self.first_read = (status.wait_time, status.threads)
 
+    def refused_by_queue(self, wait_time: float | None, threads: int | None) -> None:
+        """The first-read decision refused: what the deciding read said (LOG-24 to LOG-27)."""
+        self.deciding_read = self.first_read = (wait_time, threads)
+
     def disconnected(self) -> None:
         """The client left before delivery: a wake without a read (CAN-2)."""
         self.woke_by = "disconnect"
