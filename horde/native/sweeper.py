@@ -81,8 +81,8 @@ class Sweeper:
             if seconds is None:
                 return False
             if seconds > max(_MIN_OUTAGE_SECONDS, 5 * self._state.settings.sweep_seconds):
-                logger.warning("Nobody swept for {:.0f} s; every lease is extended by that time", seconds)
-                await connection.execute(queries.EXTEND_DEADLINES, seconds)
+                extended = await connection.execute(queries.EXTEND_DEADLINES, seconds)
+                logger.info("Nobody swept for {:.0f} s; leases are extended by that time ({})", seconds, extended)
             jobs = await connection.fetch(queries.LOCK_EXPIRED_JOBS, _BATCH)
             endings.extend([await _end_attempt(connection, job) for job in jobs])
             requests = await connection.fetch(queries.LOCK_EXPIRED_REQUESTS, _BATCH)

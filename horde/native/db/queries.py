@@ -183,7 +183,8 @@ RELEASE_LOST_JOBS = _requeue(
     SELECT r.id, j.id AS job_id
     FROM chat_jobs j JOIN chat_requests r ON r.id = j.request_id AND r.job_id = j.id AND r.state = 'processing'
     WHERE j.worker_id = $4 AND j.state = 'processing' AND NOT j.posted AND j.id <> ALL($5::uuid[])
-      AND j.pop_id IS DISTINCT FROM $6::uuid AND j.popped_at < now() - make_interval(secs => $7::double precision)
+      AND ($6::uuid IS NULL OR j.pop_id IS DISTINCT FROM $6::uuid)
+      AND j.popped_at < now() - make_interval(secs => $7::double precision)
     FOR UPDATE OF r, j SKIP LOCKED
     """,
     attempts="r.attempts - 1",
