@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ class Caller:
         if self.api_key is not None:
             sent["apikey"] = self.api_key
         data = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
-        async with self._session.request(method, self._api_url + path, data=data, headers=sent) as response:
+        stream = None if data is None else io.BytesIO(data)
+        async with self._session.request(method, self._api_url + path, data=stream, headers=sent) as response:
             raw = await response.read()
             lowered = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, orjson.loads(raw) if raw else None, lowered)

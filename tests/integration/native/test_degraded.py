@@ -1,0 +1,27 @@
+from tests.support.native_server import running_native
+
+
+async def test_without_redis_everything_but_live_text_works(migrated_database_url: str) -> None:
+    async with running_native(migrated_database_url) as native:
+        owner, client = await native.user("an owner"), await native.user("a client", kudos=10)
+        await owner.come_online()
+        request_id = await client.submit_id(stream=True)
+        job = await owner.pop_job(wait_seconds=5)
+        assert "stream_progress" not in job["payload"]
+        assert (await owner.progress(job["id"], 1, "x")).body == {"cancelled": False}
+        assert (await owner.reply(job)).status == 200
+        assert (await client.status(request_id))["finished"] == 1
+
+
+async def test_a_stream_store_that_went_away_costs_no_reply(migrated_database_url: str, unused_tcp_port: int) -> None:
+    nowhere = f"redis://127.0.0.1:{unused_tcp_port}"
+    async with running_native(migrated_database_url, nowhere) as native:
+        owner, client = await native.user("an owner"), await native.user("a client", kudos=10)
+        await owner.come_online()
+        request_id = await client.submit_id(stream=True)
+        job = await owner.pop_job(wait_seconds=5)
+        assert (await owner.progress(job["id"], 1, "x" * 84)).body == {"cancelled": False}
+        # What was not streamed is not charged for.
+        assert (await client.cancel(request_id)).body["kudos"] == 0.0
+        async with native.session.get(native.base_url + "/readyz") as response:
+            assert (response.status, await response.json()) == (200, {"status": "degraded", "failing": ["redis"]})
