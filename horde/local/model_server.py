@@ -6,7 +6,6 @@ nothing else. Once it can serve it prints its base URL, one line, to standard ou
 """
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import re
@@ -42,9 +41,9 @@ _LOOPBACK = "127.0.0.1"
 _PROMPT_CACHE_MEBIBYTES = 128
 """Bound of the prompts kept in memory beside the slots; llama.cpp's own default is 8 GiB."""
 
-_NICENESS = 5
-"""The model takes every core while it generates. Lowered a little, it leaves the moment it takes to pass a token on
-to the programs that pass it on; alone on the machine it is as fast as before."""
+_THREAD_WAITING = {"OMP_WAIT_POLICY": "passive"}
+"""How the threads of one computation wait for each other: asleep. Spinning, the library's own choice, is a little
+faster on an idle machine and several times slower wherever other programs want the cores, as those beside it do."""
 
 _QUIET = 1
 """llama.cpp's verbosity: errors only."""
@@ -182,8 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 after a stop by signal, 3 when the server could not start. Wrong arguments exit with 2.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        os.nice(_NICENESS)
+    for name, value in _THREAD_WAITING.items():
+        os.environ.setdefault(name, value)
     try:
         _serve_until_stopped(_parse_arguments(argv))
     except ModelServerError as error:

@@ -11,10 +11,10 @@ from enum import Enum, auto
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
-from yarl import URL
 
 __all__ = [
     "BRIDGE_AGENT",
@@ -135,7 +135,8 @@ class HordeClient:
     @property
     def root(self) -> str:
         """The API root, safe to show: user information is left out."""
-        return str(URL(self._root).with_user(None))
+        address = urlsplit(self._root)
+        return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
 
     async def __aenter__(self) -> Self:
         self._open_session = aiohttp.ClientSession(

@@ -37,13 +37,8 @@ _NEUTRAL_SAMPLERS: Final = {
 }
 """Samplers that the Horde has no word for. Options of the server's command line never apply to a job."""
 
-_PROBE_SCHEMA: Final = {
-    "type": "object",
-    "properties": {"ready": {"type": "string", "enum": ["probed"]}},
-    "required": ["ready"],
-    "additionalProperties": False,
-}
-_PROBE_TOKENS: Final = 48
+_PROBE_SCHEMA: Final = {"type": "string", "enum": ["probed"]}
+_PROBE_TOKENS: Final = 16
 
 type _Count = Callable[[dict[str, Any]], Awaitable[int]]
 
@@ -170,7 +165,7 @@ class LlamaCppBackend(OpenAICompatibleBackend):
             async with aclosing(self._stream(body, constrained=True)) as stream:
                 async for data in stream:
                     content += "".join(event.text for event in assembler.feed(data) if isinstance(event, TextDelta))
-            return bool(orjson.loads(content) == {"ready": "probed"})
+            return bool(orjson.loads(content) == "probed")
         except BackendUnavailableError:
             raise
         except (BackendError, orjson.JSONDecodeError):
