@@ -130,9 +130,9 @@ class Start:
             database = begin(self._database(keys), "database")
             store = begin(self._stream_store(), "stream store")
             backend = begin(self._model_server(addresses), "model server")
-            native = begin(self._native(addresses, native_listener, database, store, http), NATIVE)
+            begin(self._native(addresses, native_listener, database, store, http), NATIVE)
             begin(self._front(addresses, front_listener, store, http), FRONT)
-            worker = begin(self._worker(addresses, keys, backend, native, http), WORKER)
+            worker = begin(self._worker(addresses, keys, backend, http), WORKER)
         return worker.result()
 
     def _check_model(self) -> None:
@@ -210,12 +210,14 @@ class Start:
         addresses: Addresses,
         keys: LocalKeys,
         backend: Awaitable[str],
-        native: Awaitable[None],
         http: aiohttp.ClientSession,
     ) -> str:
-        """Start the worker and return the model with which it is online."""
+        """Start the worker and return the model with which it is online.
+
+        It need not wait for the Horde: it has the model server to look at, and its first call is answered when the
+        Horde accepts it.
+        """
         backend_url = await backend
-        await native
         online: list[str] = []
 
         async def is_online(_: ChildProcess) -> bool:
@@ -241,9 +243,13 @@ class Start:
 
 def _listen(port: int) -> socket.socket:
     try:
-        return bind_socket("127.0.0.1", port)
+        listener = bind_socket("127.0.0.1", port)
     except ListenError as error:
         raise StartError(str(error)) from error
+    # From now on the kernel holds connections for the program that will accept them: a worker that is ready before
+    # the Horde waits, and is not refused.
+    listener.listen()
+    return listener
 
 
 def _first_of(failures: BaseExceptionGroup[StartError]) -> StartError:
