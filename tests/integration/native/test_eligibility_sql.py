@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,33 +46,38 @@ _REQUESTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 
 _QUERY = f"""
-SELECT {serves("w", "w", "q", fast_limit="5")} FROM
-(SELECT $1::uuid AS id, $2::text[] AS features, $3::text[] AS image_transports, $4::integer AS max_length,
-        $5::integer AS max_context_length, $6::double precision AS tools_max_temperature, $7::boolean AS maintenance,
-        $8::boolean AS trusted, $9::double precision AS tokens_per_second) w,
-(SELECT $10::text[] AS needs, $11::boolean AS needs_images, $12::integer AS max_length,
-        $13::integer AS max_context_length, $14::double precision AS tools_temperature, $15::uuid[] AS only_workers,
-        $16::uuid[] AS ignore_workers, $17::boolean AS trusted_only, $18::boolean AS fast_only) q
+SELECT {serves("w", "w", "q", fast_limit="5")} AS eligible
+FROM json_to_recordset($1::json) AS w (
+    number integer, id uuid, features text[], image_transports text[], max_length integer, max_context_length integer,
+    tools_max_temperature double precision, maintenance boolean, trusted boolean, tokens_per_second double precision)
+JOIN json_to_recordset($2::json) AS q (
+    number integer, needs text[], needs_images boolean, max_length integer, max_context_length integer,
+    tools_temperature double precision, only_workers uuid[], ignore_workers uuid[], trusted_only boolean,
+    fast_only boolean) ON q.number = w.number
+ORDER BY w.number
 """  # noqa: S608 - the text under test, and no value
 
-_PAIRS = st.lists(st.tuples(_WORKERS, _REQUESTS), min_size=20, max_size=60)
 
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(pairs=_PAIRS)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pairs=st.lists(st.tuples(_WORKERS, _REQUESTS), min_size=1, max_size=12))
 async def test_sql_and_python_agree(database_url: str, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    workers, requests = (
+        orjson.dumps([{**row, "number": number} for number, row in enumerate(side)]).decode()
+        for side in zip(*pairs, strict=True)
+    )
     connection = await asyncpg.connect(database_url)
     try:
-        for worker, request in pairs:
-            fields = [value for name, value in request.items() if name != "failed_workers"]
-            in_sql = await connection.fetchval(_QUERY, *worker.values(), *fields)
-            speed = worker["tokens_per_second"] or 0
-            known: dict[str, Any] = {
-                name: frozenset(value) if isinstance(value, list) else value
-                for name, value in worker.items()
-                if name != "tokens_per_second"
-            }
-            facts = WorkerFacts(model_id="m", fast=speed >= 5, **known)
-            assert in_sql == is_eligible(facts, RequestNeeds.from_row(request, ["m"]))
+        rows = await connection.fetch(_QUERY, workers, requests)
     finally:
         await connection.close()
+    assert [row["eligible"] for row in rows] == [_in_python(worker, request) for worker, request in pairs]
+
+
+def _in_python(worker: dict[str, Any], request: dict[str, Any]) -> bool:
+    known: dict[str, Any] = {
+        name: frozenset(value) if isinstance(value, list) else value
+        for name, value in worker.items()
+        if name != "tokens_per_second"
+    }
+    facts = WorkerFacts(model_id="m", fast=(worker["tokens_per_second"] or 0) >= 5, **known)
+    return is_eligible(facts, RequestNeeds.from_row(request, ["m"]))
