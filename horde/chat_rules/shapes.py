@@ -1,7 +1,8 @@
 """Shapes of messages, tools and response formats, shared by the front's request model and the native one.
 
 The models only validate: a body stays a plain dict beside them and is forwarded as the client wrote it. Variants are
-told apart by role or type before a variant is tried, so that an error names one path and not one per variant.
+told apart by role or type before a variant is tried, so that an error names one path and not one per variant. Lists
+stop at their first wrong item: one error is answered, and a list of a million wrong items would otherwise make as many.
 """
 
 import re
@@ -101,7 +102,8 @@ _PART = Discriminator(
 )
 
 TextContent = Annotated[
-    Annotated[str, Tag("variant:text")] | Annotated[list[TextPart], Field(min_length=1), Tag("variant:parts")],
+    Annotated[str, Tag("variant:text")]
+    | Annotated[list[TextPart], Field(min_length=1, fail_fast=True), Tag("variant:parts")],
     _CONTENT,
 ]
 UserPart = Annotated[
@@ -109,7 +111,8 @@ UserPart = Annotated[
     _PART,
 ]
 UserContent = Annotated[
-    Annotated[str, Tag("variant:text")] | Annotated[list[UserPart], Field(min_length=1), Tag("variant:parts")],
+    Annotated[str, Tag("variant:text")]
+    | Annotated[list[UserPart], Field(min_length=1, fail_fast=True), Tag("variant:parts")],
     _CONTENT,
 ]
 
@@ -155,7 +158,7 @@ class _AssistantFields(Shape):
     role: Literal["assistant"]
     content: TextContent | None = None
     name: Name | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
 
 
 class AssistantMessage(_AssistantFields):

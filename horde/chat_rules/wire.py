@@ -91,8 +91,13 @@ def kudos_cap_excess_message(estimate: float, cap: int) -> str:
     return f"The estimated cost of this request is {estimate:.2f} kudos, over its cap of {cap} kudos."
 
 
-NATIVE_REQUEST_PATH_PATTERN: Final = re.compile(r"^'(?P<path>[a-z_]+(?:\[\d+\])?)' ")
-"""Reads the request path that a native message opens with, such as ``'models[1]' …`` (REQ-32, decision U59)."""
+NATIVE_REQUEST_PATH_PATTERN: Final = re.compile(
+    r"^'(?P<path>[a-z_]{1,64}(?:\[\d{1,9}\]|\.[a-z_]{1,64}){0,16})' ",
+)
+"""Reads the request path that a native message opens with (REQ-32, decision U59).
+
+Such as ``'models[1]' …``, or ``'messages[0].content[1].image_url' …`` of a picture that could not be fetched.
+"""
 
 
 def unknown_model_message(model: str, path: str) -> str:

@@ -15,6 +15,8 @@ from horde.chat_rules.violation import ContractViolation, ViolationCode
 __all__ = ["describe_validation_error"]
 
 _MAX_QUOTED_CHARACTERS: Final = 64
+_MAX_PATH_CHARACTERS: Final = 256
+"""A path may hold keys of the client's, whose length has no other bound."""
 
 _EXPECTED_TYPES: Final[Mapping[str, str]] = {
     "string_type": "a string",
@@ -72,6 +74,11 @@ def _range(word: str, sign: str, key: str) -> Callable[[str, ErrorDetails], _Des
 
 def _array_too_long(path: str, error: ErrorDetails) -> _Described:
     context = error["ctx"]
+    if isinstance(error["input"], Mapping):
+        return "UnsupportedChatParameter", (
+            f"Invalid '{path}': object has too many properties. Expected an object with at most "
+            f"{context['max_length']} properties, but got an object with {context['actual_length']} properties instead."
+        )
     return "UnsupportedChatParameter", (
         f"Invalid '{path}': array too long. Expected an array with maximum length {context['max_length']}, but got an "
         f"array with length {context['actual_length']} instead."
@@ -107,8 +114,8 @@ def _pattern(path: str, error: ErrorDetails) -> _Described:
 
 def _literal(path: str, error: ErrorDetails) -> _Described:
     given = error["input"]
-    shown = given[:_MAX_QUOTED_CHARACTERS] if isinstance(given, str) else _json_type(given)
-    return "BadRequest", f"Invalid value for '{path}': '{shown}'. Supported values are: {error['ctx']['expected']}."
+    shown = f"'{given[:_MAX_QUOTED_CHARACTERS]}'" if isinstance(given, str) else _json_type(given)
+    return "BadRequest", f"Invalid value for '{path}': {shown}. Supported values are: {error['ctx']['expected']}."
 
 
 def _missing(path: str, _error: ErrorDetails) -> _Described:
@@ -174,6 +181,6 @@ def describe_validation_error(error: ErrorDetails) -> ContractViolation:
     Args:
         error: One entry of ``ValidationError.errors()``, its location starting at the body's top level.
     """
-    path = _placed(error_path(error["loc"]), error)
+    path = _placed(error_path(error["loc"]), error)[:_MAX_PATH_CHARACTERS]
     code, message = _described(path, error)
-    return ContractViolation(code, path[:256], message)
+    return ContractViolation(code, path, message)

@@ -20,7 +20,7 @@ def _clean(value: str, *, colons: bool) -> str:
         plain = plain.replace(":", " ")
     # A header is ASCII on the wire; what is not is escaped rather than lost.
     plain = plain.encode("ascii", "backslashreplace").decode()
-    return " ".join(plain.split())[:_MAX_PART_CHARACTERS]
+    return " ".join(plain.split())[:_MAX_PART_CHARACTERS].rstrip()
 
 
 def _host(url: str) -> str:

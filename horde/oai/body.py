@@ -17,6 +17,10 @@ __all__ = ["BodyReader", "ClientLeftError", "parse_json_object"]
 _MAX_DEPTH: Final = 64
 """Levels of nesting; a schema within its own bound needs 30."""
 
+_MAX_VALUES: Final = 2**16
+"""Members and items of all objects and arrays together. A conversation within its 1 MiB of text has a few thousand;
+16 MiB of tiny ones would keep the process from every other request for seconds."""
+
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _CLOSE: Final = {"connection": "close"}
@@ -165,6 +169,9 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise ChatFrontError(FrontCode.BAD_REQUEST, "The request body has to be a JSON object.")
-    if exceeds_depth(value, _MAX_DEPTH):
-        raise ChatFrontError(FrontCode.BAD_REQUEST, f"The request body nests more than {_MAX_DEPTH} levels deep.")
+    if exceeds_depth(value, _MAX_DEPTH, values=_MAX_VALUES):
+        raise ChatFrontError(
+            FrontCode.BAD_REQUEST,
+            f"The request body nests more than {_MAX_DEPTH} levels deep or holds more than {_MAX_VALUES} values.",
+        )
     return value

@@ -1,5 +1,6 @@
 """A native refusal as the client gets it: status and return code kept, paths in its own keys (ERR-6, REQ-47)."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,6 +30,7 @@ NATIVE_FIELD_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType(
 
 _RETRY_SECONDS_OF_A_503: Final = 30
 _MAX_MESSAGE_CHARACTERS: Final = 2000
+_MAX_PATH_CHARACTERS: Final = 256
 
 _HTTP_BAD_REQUEST: Final = 400
 _HTTP_TOO_MANY: Final = 429
@@ -156,4 +158,5 @@ def _key_sent(field: str, request: ChatCompletionRequest) -> str:
         return "model"
     if field == "max_length" and request.max_completion_tokens is not None:
         return "max_completion_tokens"
-    return NATIVE_FIELD_PARAMETERS.get(field, field)
+    name = re.split(r"[.\[]", field, maxsplit=1)[0]
+    return NATIVE_FIELD_PARAMETERS.get(name, name) + field[len(name) : _MAX_PATH_CHARACTERS]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from horde_sdk.generation_parameters.text.chat_limits import (
     MAX_CHAT_MAX_TOKENS,
     MAX_CHAT_STOP_SEQUENCES,
+    MAX_CHAT_TOOL_COUNT,
     MIN_CHAT_MAX_TOKENS,
     OPENAI_MIN_MAX_TOKENS,
     OPENAI_SAMPLING_RANGES,
@@ -55,7 +56,12 @@ __all__ = [
 ]
 
 ModelId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-WorkerIds = Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=64)]], Field(max_length=32)]
+WorkerIds = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=64)]],
+    Field(min_length=1, max_length=32, fail_fast=True),
+]
+_MAX_METADATA_PAIRS: Final = 16
+_MAX_OPTIONS: Final = 64
 _TokenLimit = Annotated[int, Field(ge=OPENAI_MIN_MAX_TOKENS, le=MAX_CHAT_MAX_TOKENS)]
 
 
@@ -73,7 +79,7 @@ def _stop_variant(value: object) -> str | None:
 
 _Stop = Annotated[
     Annotated[str, Tag("variant:one")]
-    | Annotated[list[str], Field(max_length=MAX_CHAT_STOP_SEQUENCES), Tag("variant:many")],
+    | Annotated[list[str], Field(max_length=MAX_CHAT_STOP_SEQUENCES, fail_fast=True), Tag("variant:many")],
     Discriminator(_stop_variant, custom_error_type="stop", custom_error_message="expected a string or an array"),
 ]
 
@@ -122,9 +128,9 @@ class ChatCompletionRequest(Shape):
 
     model_config = ConfigDict(title="ChatCompletionRequest")
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     model: ModelId | None = None
-    models: Annotated[list[ModelId], Field(min_length=1, max_length=MAX_CHAT_MODEL_COUNT)] | None = None
+    models: Annotated[list[ModelId], Field(min_length=1, max_length=MAX_CHAT_MODEL_COUNT, fail_fast=True)] | None = None
     """Acceptable models in place of ``model``, the first one quoted."""
     max_tokens: _TokenLimit | None = None
     max_completion_tokens: _TokenLimit | None = None
@@ -136,14 +142,14 @@ class ChatCompletionRequest(Shape):
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     n: Annotated[int, Field(ge=1, le=SUPPORTED_CHAT_CHOICE_COUNT)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    tools: list[ToolDefinition] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_CHAT_TOOL_COUNT, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, StringConstraints(max_length=512)] | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=_MAX_METADATA_PAIRS)] | None = None
     horde: HordeOptions | None = None
 
     @property
@@ -205,12 +211,42 @@ def _find_token_limit_violation(request: ChatCompletionRequest) -> ContractViola
     )
 
 
+_OPTION_OBJECTS: Final = (
+    ("stream_options",),
+    ("horde",),
+    ("horde", "workers"),
+    ("response_format",),
+    ("response_format", "json_schema"),
+    ("metadata",),
+)
+
+
+def _find_crowded_object(body: Mapping[str, Any]) -> ContractViolation | None:
+    """Refuse an object with far more keys than it has options, before each of them is made an error of its own."""
+    for steps in _OPTION_OBJECTS:
+        value: Any = body
+        for step in steps:
+            value = value.get(step) if isinstance(value, dict) else None
+        if isinstance(value, dict) and len(value) > _MAX_OPTIONS:
+            path = ".".join(steps)
+            most = _MAX_METADATA_PAIRS if path == "metadata" else _MAX_OPTIONS
+            return ContractViolation(
+                "UnsupportedChatParameter",
+                path,
+                f"Invalid '{path}': object has too many properties. Expected an object with at most {most} properties, "
+                f"but got an object with {len(value)} properties instead.",
+            )
+    return None
+
+
 def validate_request(body: Mapping[str, Any]) -> ChatCompletionRequest | ContractViolation:
     """Validate a screened body, or say what is wrong with it in OpenAI's words.
 
     Args:
         body: The body after the three screening steps.
     """
+    if violation := _find_crowded_object(body):
+        return violation
     try:
         request = ChatCompletionRequest.model_validate(body)
     except ValidationError as error:
