@@ -3,12 +3,21 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
 from horde.server import ServeOptions, bind_socket, serve
 
-__all__ = ["serving"]
+__all__ = ["Served", "serving"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served[Server]:
+    """A scripted server and the address it is reached at."""
+
+    server: Server
+    url: str
 
 
 @contextlib.asynccontextmanager

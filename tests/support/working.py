@@ -1,0 +1,54 @@
+"""A worker in the test's own event loop, and the real model server beside it."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+from horde.worker.daemon import WorkerDaemon
+from horde.worker.settings import load_settings
+
+__all__ = ["WORKER_KEY", "running_model_server", "working"]
+
+WORKER_KEY = "worker-key"
+
+_STOP_SECONDS = 10.0
+
+
+@contextlib.asynccontextmanager
+async def working(horde_url: str, backend_url: str, **settings: object) -> AsyncIterator[WorkerDaemon]:
+    """Run a worker and stop it afterwards, as a signal would.
+
+    Args:
+        horde_url: The Horde to serve.
+        backend_url: The model server's OpenAI base URL.
+        settings: Further settings of the worker, by field name.
+    """
+    given = {"horde_url": horde_url, "backend_url": backend_url, "api_key": WORKER_KEY, "drain_seconds": 0.0}
+    daemon = WorkerDaemon(load_settings({**given, **settings}))
+    running = asyncio.create_task(daemon.run(), name="test - worker")
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
+        async with asyncio.timeout(_STOP_SECONDS):
+            await running
+
+
+@contextlib.contextmanager
+def running_model_server(*arguments: str) -> Iterator[str]:
+    """Run the project's model server with the bundled model and yield its OpenAI base URL.
+
+    Args:
+        arguments: Further options, such as ``--slots=2``.
+    """
+    command = [sys.executable, "-m", "horde.local.model_server", "--port=0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, "the model server did not start; what it said is above"
+            yield f"{url}/v1"
+        finally:
+            process.terminate()
