@@ -1,0 +1,77 @@
+"""The Horde as a program: how it starts, stops and says what is wrong."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+
+import aiohttp
+
+from tests.support.waiting import wait_until
+
+
+async def _start(settings: Mapping[str, str], *, descriptor: int | None = None) -> asyncio.subprocess.Process:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HORDE_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "horde.native",
+        env={**environment, **settings},
+        stderr=asyncio.subprocess.PIPE,
+        pass_fds=[] if descriptor is None else [descriptor],
+    )
+
+
+async def _end(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    async with asyncio.timeout(60):
+        _, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, errors.decode()
+
+
+async def test_it_migrates_serves_on_an_inherited_socket_and_ends_cleanly(database_url: str, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        settings = {
+            "HORDE_NATIVE_DATABASE_URL": database_url,
+            "HORDE_NATIVE_REDIS_URL": redis_url,
+            "HORDE_NATIVE_LISTEN_FD": str(listener.fileno()),
+        }
+        process = await _start(settings, descriptor=listener.fileno())
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def is_ready() -> bool:
+                async with session.get(base_url + "/readyz") as response:
+                    return response.status == 200
+
+            await wait_until(is_ready, description="the Horde to be ready", seconds=60, interval_seconds=0.1)
+        process.send_signal(signal.SIGTERM)
+        code, errors = await _end(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert code == 0, errors
+    assert "ERROR" not in errors, errors
+
+
+async def test_wrong_settings_end_it_with_2(database_url: str) -> None:
+    for settings in ({}, {"HORDE_NATIVE_DATABASE_URL": database_url, "HORDE_NATIVE_REDISURL": "x"}):
+        code, errors = await _end(await _start(settings))
+        assert code == 2
+        assert "HORDE_NATIVE_" in errors
+
+
+async def test_a_failed_start_ends_it_with_3_and_tells_no_password(unused_tcp_port: int) -> None:
+    nowhere = f"postgresql://user:secret@127.0.0.1:{unused_tcp_port}/none"
+    code, errors = await _end(await _start({"HORDE_NATIVE_DATABASE_URL": nowhere, "HORDE_NATIVE_PORT": "0"}))
+    assert code == 3
+    assert "secret" not in errors
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, errors = await _end(await _start({"HORDE_NATIVE_DATABASE_URL": nowhere, "HORDE_NATIVE_PORT": port}))
+    assert code == 3
+    assert "in use" in errors
