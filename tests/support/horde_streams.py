@@ -1,5 +1,6 @@
-"""The Horde's half of the streams, written by hand: signals and delta entries of a test's choosing."""
+"""The Horde's half of the streams, written by hand, and the reader's half of a test's conversation."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
@@ -8,8 +9,28 @@ import orjson
 from redis.asyncio import Redis
 
 from horde.chat_contract import CHAT_SIGNALS_CHANNEL, chat_stream_key
+from horde.oai.deltas import DeltaEntry, DeltaStreamReader, DeltaSubscription
+from tests.support.waiting import WaitUntil
 
-__all__ = ["HordeStreams", "Paused", "Runnable", "Running"]
+__all__ = [
+    "LISTENER_NAME",
+    "READER_NAMES",
+    "HordeStreams",
+    "Paused",
+    "Runnable",
+    "Running",
+    "joined",
+    "numbers",
+    "quick_reader",
+    "read",
+    "reader_is_blocked",
+]
+
+LISTENER_NAME = "horde-front-signals"
+"""The signal listener's connection in the server's list of clients."""
+
+READER_NAMES = ("horde-front-deltas", "horde-front-delta-joins")
+"""The delta reader's connections."""
 
 
 class Runnable(Protocol):
@@ -57,3 +78,39 @@ class HordeStreams:
     async def kill(self, name: str) -> None:
         for client in await self.clients(name):
             await self.redis.client_kill_filter(_id=client["id"])
+
+
+def quick_reader(redis: Redis) -> DeltaStreamReader:
+    """A reader that notices failures soon and reads again soon."""
+    return DeltaStreamReader(redis, coalesce_seconds=0.005, read_timeout_seconds=0.5, read_pause_seconds=0.05)
+
+
+def joined(reader: DeltaStreamReader, request_id: str) -> DeltaSubscription:
+    """A subscription that has joined."""
+    subscription = reader.subscribe(request_id)
+    subscription.join()
+    return subscription
+
+
+async def read(subscription: DeltaSubscription, count: int) -> list[DeltaEntry]:
+    """Return the next entries, as many as are named at least."""
+    entries: list[DeltaEntry] = []
+    async with asyncio.timeout(8):
+        while len(entries) < count:
+            await subscription.wait()
+            entries += subscription.take()
+    return entries
+
+
+async def numbers(subscription: DeltaSubscription, count: int) -> list[int]:
+    """Return the sequence numbers of the next entries."""
+    return [entry.seq for entry in await read(subscription, count)]
+
+
+async def reader_is_blocked(horde: HordeStreams, wait_until: WaitUntil) -> None:
+    """Wait until the reader sits in its blocking read."""
+
+    async def is_blocked() -> bool:
+        return any("b" in client["flags"] for client in await horde.clients(READER_NAMES[0]))
+
+    await wait_until(is_blocked, description="the blocking read")

@@ -5,46 +5,19 @@ from redis.asyncio import Redis
 
 from horde.chat_contract import chat_stream_key
 from horde.oai import deltas
-from horde.oai.delta_stream import ENTRIES_PER_READ, MAX_QUEUED_BYTES, MAX_QUEUED_ENTRIES
-from horde.oai.deltas import DeltaEntry, DeltaRead, DeltaStreamReader, DeltaSubscription
-from tests.support.horde_streams import HordeStreams, Paused, Running
+from horde.oai.delta_stream import ENTRIES_PER_READ
+from horde.oai.deltas import DeltaEntry, DeltaRead, DeltaStreamReader
+from tests.support.horde_streams import (
+    READER_NAMES,
+    HordeStreams,
+    Paused,
+    Running,
+    joined,
+    numbers,
+    read,
+    reader_is_blocked,
+)
 from tests.support.waiting import WaitUntil
-
-NAMES = ("horde-front-deltas", "horde-front-delta-joins")
-
-
-def quick_reader(redis: Redis) -> DeltaStreamReader:
-    return DeltaStreamReader(redis, coalesce_seconds=0.005, read_timeout_seconds=0.5, read_pause_seconds=0.05)
-
-
-def joined(reader: DeltaStreamReader, request_id: str) -> DeltaSubscription:
-    subscription = reader.subscribe(request_id)
-    subscription.join()
-    return subscription
-
-
-async def read(subscription: DeltaSubscription, count: int) -> list[DeltaEntry]:
-    """Return the next entries, as many as are named at least."""
-    entries: list[DeltaEntry] = []
-    async with asyncio.timeout(8):
-        while len(entries) < count:
-            await subscription.wait()
-            entries += subscription.take()
-    return entries
-
-
-async def numbers(subscription: DeltaSubscription, count: int) -> list[int]:
-    return [entry.seq for entry in await read(subscription, count)]
-
-
-async def blocked(horde: HordeStreams, wait_until: WaitUntil) -> None:
-    """Wait until the reader sits in its blocking read."""
-
-    async def is_blocked() -> bool:
-        return any("b" in client["flags"] for client in await horde.clients(NAMES[0]))
-
-    await wait_until(is_blocked, description="the blocking read")
-
 
 # Reading
 
@@ -114,7 +87,7 @@ async def test_a_subscription_that_is_left_leaves_the_read_once(
     reader = DeltaStreamReader(redis)
     async with running(reader):
         with joined(reader, "one") as one, joined(reader, "two") as two:
-            await blocked(horde, wait_until)
+            await reader_is_blocked(horde, wait_until)
             one.close()
             one.close()
             one.join()
@@ -147,8 +120,8 @@ async def test_the_reader_blocks_in_one_read_and_sends_no_ping(
     reader = DeltaStreamReader(redis)
     async with running(reader):
         with joined(reader, "one"), joined(reader, "two"):
-            await blocked(horde, wait_until)
-            (client,) = await horde.clients(NAMES[0])
+            await reader_is_blocked(horde, wait_until)
+            (client,) = await horde.clients(READER_NAMES[0])
             assert client["cmd"] == "xread"
     statistics = await redis.info("commandstats")
     assert "cmdstat_xread" in statistics
@@ -166,7 +139,7 @@ async def test_a_stream_joins_although_the_blocking_read_is_under_way(
     reader = DeltaStreamReader(redis, read_timeout_seconds=120)
     async with running(reader):
         with joined(reader, "one"), joined(reader, "two") as two:
-            await blocked(horde, wait_until)
+            await reader_is_blocked(horde, wait_until)
             with joined(reader, "three") as three:
                 await wait_until(lambda: len(reader._reading) == 3, description="the third stream in the read")
                 await horde.post("three", 1)
@@ -205,7 +178,7 @@ async def test_entries_that_come_often_are_read_together(
     reader = DeltaStreamReader(redis, coalesce_seconds=0.2, on_read=reads.append)
     async with running(reader):
         with joined(reader, "one") as one:
-            await blocked(horde, wait_until)
+            await reader_is_blocked(horde, wait_until)
             for seq in range(1, 61):
                 await horde.post("one", seq)
             assert await numbers(one, 60) == list(range(1, 61))
@@ -265,196 +238,6 @@ async def test_a_drain_ends_when_the_server_does_not_answer(
                     assert [entry.seq for entry in await one.drain()] == [1]
 
 
-# Servers that fail
-
-
-@pytest.mark.rule("DLT-11")
-async def test_nothing_is_missed_or_read_twice_over_killed_connections(
-    redis: Redis, horde: HordeStreams, running: Running, wait_until: WaitUntil, log: list[str]
-) -> None:
-    reader = quick_reader(redis)
-    async with running(reader):
-        with joined(reader, "one") as one:
-            for round_number in range(4):
-                await blocked(horde, wait_until)
-                for name in NAMES:
-                    await horde.kill(name)
-                for seq in range(1, 11):
-                    await horde.post("one", round_number * 10 + seq)
-                assert await numbers(one, 10) == [round_number * 10 + seq for seq in range(1, 11)]
-                with joined(reader, f"other {round_number}") as other:
-                    await horde.post(f"other {round_number}", 1)
-                    assert await numbers(other, 1) == [1]
-    lost = [line for line in log if line.startswith("The delta reader lost Redis")]
-    assert len(lost) == 4
-
-
-@pytest.mark.rule("DLT-9", "DLT-11")
-async def test_a_read_that_is_not_answered_is_abandoned_and_made_again(
-    redis: Redis, horde: HordeStreams, running: Running, paused: Paused, wait_until: WaitUntil, log: list[str]
-) -> None:
-    reader = quick_reader(redis)
-    async with running(reader):
-        with joined(reader, "one") as one:
-            await horde.post("one", 1)
-            assert await numbers(one, 1) == [1]
-            await blocked(horde, wait_until)
-            with paused():
-                late = joined(reader, "two")
-                await wait_until(lambda: len(log) >= 2, description="two abandoned reads")
-            await horde.post("one", 2)
-            await horde.post("two", 1)
-            assert await numbers(one, 1) == [2]
-            assert await numbers(late, 1) == [1]
-            late.close()
-
-
-async def test_a_paused_server_delays_entries_and_loses_none(
-    redis: Redis, horde: HordeStreams, running: Running
-) -> None:
-    reader = DeltaStreamReader(redis)
-    async with running(reader):
-        with joined(reader, "one") as one:
-            await redis.client_pause(300, all=True)
-            await horde.post("one", 1)
-            assert await numbers(one, 1) == [1]
-
-
-@pytest.mark.rule("DLT-12")
-async def test_a_flushed_server_yields_neither_entries_nor_an_error(
-    redis: Redis, horde: HordeStreams, running: Running, wait_until: WaitUntil, log: list[str]
-) -> None:
-    reader = quick_reader(redis)
-    async with running(reader):
-        with joined(reader, "one") as one, joined(reader, "two") as two:
-            await horde.post("one", 1)
-            assert await numbers(one, 1) == [1]
-            await blocked(horde, wait_until)
-            await redis.flushall()
-            await horde.post("two", 1)
-            assert await numbers(two, 1) == [1]
-            assert one.take() == []
-            assert not one.stopped
-    assert log == []
-
-
-@pytest.mark.rule("DLT-13")
-async def test_a_stream_made_anew_with_lower_ids_yields_no_entries(
-    redis: Redis, horde: HordeStreams, running: Running
-) -> None:
-    reader = quick_reader(redis)
-    async with running(reader):
-        with joined(reader, "one") as one:
-            fields: dict[str, object] = {"gen": "g1", "seq": 1, "text": "x"}
-            await horde.add("one", fields, entry_id="5000-1")
-            assert await numbers(one, 1) == [1]
-            await redis.delete(chat_stream_key("one"))
-            await horde.add("one", {**fields, "seq": 2}, entry_id="4000-0")
-            await horde.add("one", {**fields, "seq": 3}, entry_id="5000-1")
-            await horde.add("one", {**fields, "seq": 4}, entry_id="5000-2")
-            assert await numbers(one, 1) == [4]
-
-
-async def test_a_reader_without_a_server_stays_quiet_and_holds_nobody_up(
-    running: Running, log: list[str], wait_until: WaitUntil
-) -> None:
-    async with Redis(host="127.0.0.1", port=1) as nowhere:
-        reader = quick_reader(nowhere)
-        async with running(reader):
-            with joined(reader, "one") as one:
-                for _ in range(20):
-                    assert await one.drain() == []
-                await wait_until(lambda: log, description="a line about the outage")
-                assert not one.stopped
-    assert len(log) == 1
-
-
-# Entries and keys that are not what they should be
-
-
-async def test_malformed_entries_are_ignored_and_counted(
-    redis: Redis, horde: HordeStreams, running: Running, log: list[str]
-) -> None:
-    reader = DeltaStreamReader(redis)
-    malformed: list[dict[str, object]] = [
-        {"gen": "g1"},
-        {"gen": b"\xff\xfe", "seq": 1, "text": "x"},
-        {"gen": "g1", "seq": "one", "text": "x"},
-        {"gen": "g1", "seq": 1, "text": b"\xed\xa0\x80"},
-        {"ended": "faulted"},
-        {"unknown": b"\xff"},
-    ]
-    async with running(reader):
-        with joined(reader, "one") as one:
-            for fields in malformed:
-                await horde.add("one", fields)
-            await horde.post("one", 1)
-            assert await numbers(one, 1) == [1]
-    assert reader.ignored_entry_count == len(malformed)
-    assert len(log) == 1
-
-
-async def test_at_its_bound_of_entries_a_subscription_stops_for_good(
-    redis: Redis, horde: HordeStreams, running: Running, wait_until: WaitUntil
-) -> None:
-    reader = DeltaStreamReader(redis, coalesce_seconds=0)
-    async with redis.pipeline(transaction=False) as pipeline:
-        for seq in range(1, MAX_QUEUED_ENTRIES + 100):
-            pipeline.xadd(chat_stream_key("slow"), {"gen": "g1", "seq": seq, "text": "x"})
-        pipeline.expire(chat_stream_key("slow"), 60)
-        await pipeline.execute()
-    async with running(reader):
-        with joined(reader, "slow") as slow, joined(reader, "quick") as quick:
-            await wait_until(lambda: slow.stopped, description="the bound")
-            await slow.wait()
-            assert [entry.seq for entry in slow.take()] == list(range(1, MAX_QUEUED_ENTRIES + 1))
-
-            await horde.post("slow", 9999)
-            await horde.post("quick", 1)
-            assert await numbers(quick, 1) == [1]
-            assert slow.take() == await slow.drain() == []
-            assert list(reader._reading) == [chat_stream_key("quick").encode()]
-
-
-async def test_at_its_bound_of_bytes_a_subscription_stops_for_good(
-    redis: Redis, horde: HordeStreams, running: Running, wait_until: WaitUntil
-) -> None:
-    reader = DeltaStreamReader(redis)
-    async with running(reader):
-        with joined(reader, "one") as one:
-            for seq in range(1, 20):
-                await horde.post("one", seq, "x" * 65_000)
-            await wait_until(lambda: one.stopped, description="the bound")
-            assert [entry.seq for entry in one.take()] == list(range(1, MAX_QUEUED_BYTES // 65_000 + 1))
-
-
-async def test_taking_entries_makes_room_for_more(redis: Redis, horde: HordeStreams, running: Running) -> None:
-    reader = DeltaStreamReader(redis, coalesce_seconds=0)
-    async with running(reader):
-        with joined(reader, "one") as one:
-            for seq in range(1, 40):
-                await horde.post("one", seq, "x" * 65_000)
-                assert await numbers(one, 1) == [seq]
-            assert not one.stopped
-
-
-async def test_a_key_that_holds_no_stream_stops_its_subscription_alone(
-    redis: Redis, horde: HordeStreams, running: Running, wait_until: WaitUntil
-) -> None:
-    reader = quick_reader(redis)
-    await redis.set(chat_stream_key("early"), "no stream", ex=60)
-    async with running(reader):
-        with joined(reader, "early") as early, joined(reader, "late") as late, joined(reader, "one") as one:
-            await wait_until(lambda: early.stopped, description="the end of the unreadable stream")
-            await blocked(horde, wait_until)
-            await horde.post("late", 1)
-            assert await numbers(late, 1) == [1]
-            await redis.set(chat_stream_key("late"), "no stream", ex=60)
-            await wait_until(lambda: late.stopped, description="the end of the stream that became unreadable")
-            await horde.post("one", 1)
-            assert await numbers(one, 1) == [1]
-
-
 # Telemetry and clean ends
 
 
@@ -487,8 +270,8 @@ async def test_a_reader_that_ends_leaves_no_connection_and_no_waiting_drain(
     reader = DeltaStreamReader(redis)
     async with running(reader):
         one = joined(reader, "one")
-        await blocked(horde, wait_until)
-        assert [len(await horde.clients(name)) for name in NAMES] == [1, 1]
+        await reader_is_blocked(horde, wait_until)
+        assert [len(await horde.clients(name)) for name in READER_NAMES] == [1, 1]
         with paused():
             drain = asyncio.create_task(one.drain())
             await wait_until(lambda: reader._last_reads, description="the drain's wait")
@@ -497,6 +280,6 @@ async def test_a_reader_that_ends_leaves_no_connection_and_no_waiting_drain(
     one.close()
 
     async def nobody_is_there() -> bool:
-        return not any([await horde.clients(name) for name in NAMES])
+        return not any([await horde.clients(name) for name in READER_NAMES])
 
     await wait_until(nobody_is_there, description="the connections' end")

@@ -5,10 +5,8 @@ import pytest
 from redis.asyncio import Redis
 
 from horde.oai.signals import CompletionSignalListener, SignalSubscription
-from tests.support.horde_streams import HordeStreams, Paused, Running
+from tests.support.horde_streams import LISTENER_NAME, HordeStreams, Paused, Running
 from tests.support.waiting import WaitUntil
-
-NAME = "horde-front-signals"
 
 
 def quick_listener(redis: Redis) -> CompletionSignalListener:
@@ -115,7 +113,7 @@ async def test_after_a_lost_connection_every_waiter_looks_once(
         for _ in range(3):
             for waiter in waiters:
                 waiter.clear()
-            await horde.kill(NAME)
+            await horde.kill(LISTENER_NAME)
             await asyncio.gather(*(woken(waiter) for waiter in waiters))
             assert listener.alive
         await horde.signal("7", "started")
@@ -151,12 +149,12 @@ async def test_a_server_that_pauses_shortly_stays_subscribed(
     listener = CompletionSignalListener(redis, ping_seconds=0.02, ping_answer_seconds=5)
     async with running(listener):
         await subscribed(listener, wait_until)
-        (client,) = await horde.clients(NAME)
+        (client,) = await horde.clients(LISTENER_NAME)
         with listener.register("one") as one:
             await redis.client_pause(200, all=True)
             await horde.signal("one", "finished")
             await woken(one)
-        assert [each["id"] for each in await horde.clients(NAME)] == [client["id"]]
+        assert [each["id"] for each in await horde.clients(LISTENER_NAME)] == [client["id"]]
 
 
 async def test_a_flushed_server_loses_no_signal(
@@ -231,10 +229,10 @@ async def test_a_listener_that_ends_leaves_no_connection(
     listener = CompletionSignalListener(redis)
     async with running(listener):
         await subscribed(listener, wait_until)
-        assert len(await horde.clients(NAME)) == 1
+        assert len(await horde.clients(LISTENER_NAME)) == 1
 
     async def nobody_is_there() -> bool:
-        return not await horde.clients(NAME)
+        return not await horde.clients(LISTENER_NAME)
 
     await wait_until(nobody_is_there, description="the connection's end")
     assert not listener.alive
