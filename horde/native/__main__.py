@@ -4,6 +4,7 @@ Exit codes: 0 after a clean stop by a signal, 2 for wrong settings, 3 when the s
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -24,8 +25,10 @@ _START_FAILED: Final = 3
 def main(_arguments: Sequence[str] | None = None) -> int:
     """Run the Horde until it is told to stop; return the exit code. Settings come from the environment alone."""
     configure_logging(NATIVE_SERVICE_NAME)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # The SDK writes to the log when it is imported, so logging comes first.
     from horde.native.app import create_app  # noqa: PLC0415
+    from horde.native.db.engine import DatabaseError, prepare_database  # noqa: PLC0415
     from horde.native.settings import SettingsError, load_settings  # noqa: PLC0415
 
     try:
@@ -41,6 +44,12 @@ def main(_arguments: Sequence[str] | None = None) -> int:
         return _START_FAILED
 
     async def run() -> int:
+        try:
+            await asyncio.to_thread(prepare_database, settings.database_url.get_secret_value(), settings.migrate)
+        except DatabaseError as error:
+            logger.error("{}", error)
+            listener.close()
+            return _START_FAILED
         stopping = asyncio.Event()
         options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
         host, port = listener.getsockname()[:2]

@@ -10,7 +10,7 @@ from loguru import logger
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from horde.native.db.engine import create_pool, migrate
+from horde.native.db.engine import create_pool
 from horde.native.held_pops import HeldPops, listen_for_wakes
 from horde.native.http import EXCEPTION_HANDLERS
 from horde.native.publish import Publisher, create_redis
@@ -30,13 +30,11 @@ class _Shared(TypedDict):
 
 @contextlib.asynccontextmanager
 async def open_state(settings: NativeSettings, stopping: asyncio.Event) -> AsyncIterator[NativeState]:
-    """Connect, migrate and start what runs in the background; stop and close it in the reverse order.
+    """Connect and start what runs in the background; stop and close it in the reverse order.
 
     A background task that dies stops the process: it would not be a Horde without it.
     """
     url = settings.database_url.get_secret_value()
-    if settings.migrate:
-        await asyncio.to_thread(migrate, url)
     async with contextlib.AsyncExitStack() as stack:
         pool = await create_pool(
             url, size=settings.database_pool_size, timeout_seconds=settings.database_timeout_seconds
@@ -119,6 +117,8 @@ def create_app(settings: NativeSettings, *, stopping: asyncio.Event | None = Non
     Args:
         settings: The settings.
         stopping: Set when the process is told to stop; shared with the server.
+
+    The database has to have the newest schema: the program brings it there before it serves.
     """
     told = stopping or asyncio.Event()
 

@@ -243,14 +243,14 @@ async def running_native(
     """Serve a Horde on a free port until the context ends.
 
     Args:
-        database_url: A database, migrated or empty.
+        database_url: A migrated database.
         redis_url: Redis or Valkey, or None for a Horde without signals and live text.
         **settings: Fields of ``NativeSettings`` that differ from quick ones for tests.
     """
     chosen = NativeSettings(
         database_url=SecretStr(database_url),
         redis_url=SecretStr(redis_url) if redis_url else None,
-        **{"migrate": False, "sweep_seconds": 0.05, "snapshot_seconds": 0.05, "relook_seconds": 0.5, **settings},  # type: ignore[arg-type] # fields of several types
+        **{"sweep_seconds": 0.05, "snapshot_seconds": 0.05, "relook_seconds": 0.5, **settings},  # type: ignore[arg-type] # fields of several types
     )
     listener = bind_socket("127.0.0.1", 0)
     listener.listen(256)

@@ -6,6 +6,7 @@ from typing import Final
 
 import asyncpg
 import sqlalchemy
+import sqlalchemy.exc
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import text
@@ -13,7 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-__all__ = ["Pool", "create_pool", "migrate", "migration_config"]
+__all__ = ["DatabaseError", "Pool", "create_pool", "migrate", "migration_config", "prepare_database"]
 
 type Pool = asyncpg.Pool[asyncpg.Record]
 """The pool of connections."""
@@ -22,6 +23,9 @@ _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _MIGRATION_LOCK: Final = 0x686F7264
 """Key of the advisory lock under which one process at a time migrates."""
+
+_CONNECT_SECONDS: Final = 10.0
+"""Longest time the first connection may take."""
 
 _MIGRATION_SECONDS: Final = 600
 """A lock that another process holds longer than this is a fault, not a migration."""
@@ -101,9 +105,39 @@ def migrate(url: str) -> None:
     asyncio.run(_migrate(url))
 
 
+class DatabaseError(Exception):
+    """The database cannot be used; the message is one sentence for the person who started the program."""
+
+
+def prepare_database(url: str, migrates: bool) -> None:  # noqa: FBT001 - called in a thread, by position
+    """Make sure that the database can be used, with the newest schema.
+
+    Args:
+        url: Address, as for :func:`create_pool`.
+        migrates: Bring it to the newest schema; else only connect.
+
+    Raises:
+        DatabaseError: It cannot be reached, or refused the connection or a migration.
+    """
+    try:
+        if migrates:
+            migrate(url)
+        else:
+            asyncio.run(_connect_once(url))
+    except (OSError, TimeoutError, asyncpg.PostgresError, sqlalchemy.exc.SQLAlchemyError, ValueError) as error:
+        cause = getattr(error, "orig", None) or error
+        reason = str(cause).partition("\n")[0] or type(cause).__name__
+        raise DatabaseError(f"The database of HORDE_NATIVE_DATABASE_URL cannot be used: {reason}") from error
+
+
+async def _connect_once(url: str) -> None:
+    connection = await asyncpg.connect(url, timeout=_CONNECT_SECONDS)
+    await connection.close()
+
+
 async def _migrate(url: str) -> None:
     address = make_url(url).set(drivername="postgresql+asyncpg")
-    engine = create_async_engine(address, poolclass=NullPool, connect_args={"timeout": 10})
+    engine = create_async_engine(address, poolclass=NullPool, connect_args={"timeout": _CONNECT_SECONDS})
     try:
         async with asyncio.timeout(_MIGRATION_SECONDS), engine.begin() as connection:
             await connection.run_sync(_upgrade)

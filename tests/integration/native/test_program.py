@@ -68,7 +68,9 @@ async def test_a_failed_start_ends_it_with_3_and_tells_no_password(unused_tcp_po
     nowhere = f"postgresql://user:secret@127.0.0.1:{unused_tcp_port}/none"
     code, errors = await _end(await _start({"HORDE_NATIVE_DATABASE_URL": nowhere, "HORDE_NATIVE_PORT": "0"}))
     assert code == 3
+    assert "The database of HORDE_NATIVE_DATABASE_URL cannot be used" in errors
     assert "secret" not in errors
+    assert "Traceback" not in errors
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
