@@ -97,6 +97,14 @@ class FrontSettings(BaseSettings):
             return tuple(entry.strip() for entry in value.split(",") if entry.strip())
         return value
 
+    @field_validator("port", mode="before")
+    @classmethod
+    def _ignore_injected_port(cls, value: object) -> object:
+        """Keep the default where a cluster sets ``HORDE_OAI_PORT`` for a service of that name."""
+        if isinstance(value, str) and value.startswith("tcp://"):
+            return cls.model_fields["port"].default
+        return value
+
     @field_validator("horde_urls")
     @classmethod
     def _check_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
