@@ -159,7 +159,8 @@ class LocalPostgres:
     def _prepare_folder(self, binaries: Path) -> RunAs:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return choose_run_as(self._folder, binaries / "postgres")
+            # This one looks for itself, as PostgreSQL does: it fails where PostgreSQL would.
+            return choose_run_as(self._folder, binaries / "pg_config")
         except OSError as error:
             raise explain_os_error(error, f"use {self._folder}") from error
 

@@ -18,7 +18,12 @@ from horde.local.process import setpriv_path
 __all__ = ["RunAs", "choose_run_as"]
 
 _USERS = ("postgres", "nobody")
-_PASS_PERMISSION_CHECKS = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+_PASS_PERMISSION_CHECKS = (
+    "--inh-caps=+dac_override",
+    "--ambient-caps=+dac_override",
+    # Without this the kernel's answer to access(2), by which PostgreSQL finds its programs, leaves the right out.
+    "--securebits=+no_setuid_fixup",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def choose_run_as(folder: Path, program: Path) -> RunAs:
 
     Args:
         folder: Where it keeps its data; it exists.
-        program: Its executable, tried with ``--version``.
+        program: An executable beside its own, tried with ``--version``.
 
     Raises:
         StartError: This process is root and can become no user that could run the program there.
