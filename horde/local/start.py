@@ -131,7 +131,7 @@ class Start:
             store = begin(self._stream_store(), "stream store")
             backend = begin(self._model_server(addresses), "model server")
             begin(self._native(addresses, native_listener, database, store, http), NATIVE)
-            begin(self._front(addresses, front_listener, store, http), FRONT)
+            begin(self._front(addresses, front_listener, database, store, http), FRONT)
             worker = begin(self._worker(addresses, keys, backend, http), WORKER)
         return worker.result()
 
@@ -195,10 +195,12 @@ class Start:
         self,
         addresses: Addresses,
         listener: socket.socket,
+        database: Awaitable[str],
         store: Awaitable[str],
         http: aiohttp.ClientSession,
     ) -> None:
-        redis_url = await store
+        # It does not need the database; but the Horde, which takes longest, does, and cores are few.
+        _, redis_url = await database, await store
         with self._steps.step(f"front on {addresses.front_url}"):
             command = front_command(addresses, listener, redis_url=redis_url)
             ready_url = addresses.front_url.removesuffix("/v1") + "/healthz"
