@@ -10,7 +10,7 @@ from loguru import logger
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from horde.native.db.engine import create_pool
+from horde.native.db.engine import open_pool
 from horde.native.held_pops import HeldPops, listen_for_wakes
 from horde.native.http import EXCEPTION_HANDLERS
 from horde.native.publish import Publisher, create_redis
@@ -36,10 +36,9 @@ async def open_state(settings: NativeSettings, stopping: asyncio.Event) -> Async
     """
     url = settings.database_url.get_secret_value()
     async with contextlib.AsyncExitStack() as stack:
-        pool = await create_pool(
-            url, size=settings.database_pool_size, timeout_seconds=settings.database_timeout_seconds
+        pool = await stack.enter_async_context(
+            open_pool(url, size=settings.database_pool_size, timeout_seconds=settings.database_timeout_seconds)
         )
-        stack.push_async_callback(pool.close)
         redis = create_redis(settings.redis_url.get_secret_value()) if settings.redis_url else None
         if redis is not None:
             stack.push_async_callback(redis.aclose)

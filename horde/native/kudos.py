@@ -85,7 +85,7 @@ def free_output_allowance(jobs: int, threads: int) -> int:
 
     Args:
         jobs: Requests waiting and jobs running for the models asked for.
-        threads: Threads of the eligible online workers.
+        threads: Threads of the eligible online workers; none counts as one, as what nobody can serve is no load.
     """
-    allowance = MAX_FREE_TOKENS * threads // max(1, threads + jobs) if threads > 0 else MIN_FREE_TOKENS
-    return max(MIN_FREE_TOKENS, allowance)
+    served = max(1, threads)
+    return max(MIN_FREE_TOKENS, MAX_FREE_TOKENS * served // (served + jobs))

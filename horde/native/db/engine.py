@@ -1,6 +1,8 @@
 """Connections to PostgreSQL: the pool that serves requests, and the migrations."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-__all__ = ["DatabaseError", "Pool", "create_pool", "migrate", "migration_config", "prepare_database"]
+__all__ = ["DatabaseError", "Pool", "create_pool", "migrate", "migration_config", "open_pool", "prepare_database"]
 
 type Pool = asyncpg.Pool[asyncpg.Record]
 """The pool of connections."""
@@ -27,8 +29,48 @@ _MIGRATION_LOCK: Final = 0x686F7264
 _CONNECT_SECONDS: Final = 10.0
 """Longest time the first connection may take."""
 
+_CLOSE_SECONDS: Final = 5.0
+"""Time that connections have to come back when the pool is closed, before they are cut."""
+
+_QUERIES_PER_CONNECTION: Final = 50_000
+"""A connection is renewed after so many statements."""
+
 _MIGRATION_SECONDS: Final = 600
 """A lock that another process holds longer than this is a fault, not a migration."""
+
+
+class _BoundedPool(asyncpg.Pool):
+    """A pool for whose connections nobody waits without an end: an overloaded Horde says so instead of queueing.
+
+    Attributes:
+        acquire_seconds: Longest wait for a free connection.
+    """
+
+    acquire_seconds: float = 10.0
+
+    def acquire(self, *, timeout: float | None = None) -> "asyncpg.pool.PoolAcquireContext[asyncpg.Record]":
+        """Lend a connection; the wait is bounded also where the caller names no bound."""
+        return super().acquire(timeout=self.acquire_seconds if timeout is None else timeout)
+
+
+@contextlib.asynccontextmanager
+async def open_pool(
+    url: str,
+    *,
+    size: int = 10,
+    timeout_seconds: float = 10.0,
+    application_name: str = "horde-native",
+) -> AsyncIterator[Pool]:
+    """Connect to the Horde's database for as long as the context is open; see :func:`create_pool`."""
+    pool = await create_pool(url, size=size, timeout_seconds=timeout_seconds, application_name=application_name)
+    try:
+        yield pool
+    finally:
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await pool.close()
+        except TimeoutError:
+            pool.terminate()
 
 
 async def create_pool(
@@ -46,7 +88,7 @@ async def create_pool(
     Args:
         url: Address, ``postgresql://user:password@host:port/database``.
         size: The most connections this process opens.
-        timeout_seconds: Longest time a statement, or getting connected, may take.
+        timeout_seconds: Longest time a statement, getting connected, or the wait for a free connection may take.
         application_name: Name in the server's list of connections.
 
     Raises:
@@ -54,14 +96,18 @@ async def create_pool(
         asyncpg.PostgresError: It refused the connection.
     """
     milliseconds = str(round(timeout_seconds * 1000))
-    return await asyncpg.create_pool(
+    pool = _BoundedPool(
         url,
+        connection_class=asyncpg.Connection,
+        record_class=asyncpg.Record,
+        loop=None,
         min_size=min(2, size),
         max_size=size,
-        timeout=timeout_seconds,
-        command_timeout=timeout_seconds,
+        max_queries=_QUERIES_PER_CONNECTION,
         max_inactive_connection_lifetime=60,
         reset=_keep_session,
+        timeout=timeout_seconds,
+        command_timeout=timeout_seconds,
         server_settings={
             "application_name": application_name,
             "statement_timeout": milliseconds,
@@ -72,6 +118,8 @@ async def create_pool(
             "plan_cache_mode": "force_generic_plan",
         },
     )
+    pool.acquire_seconds = timeout_seconds
+    return await pool
 
 
 async def _keep_session(_connection: "asyncpg.Connection[asyncpg.Record]") -> None:

@@ -26,6 +26,9 @@ from horde.native.wire import PopBody
 
 __all__ = ["pop_job"]
 
+_REMEMBERED_MODELS: Final = 10_000
+"""Model names this process remembers as known."""
+
 _LOST_AFTER_SECONDS: Final = 5.0
 """A job younger than this is not taken for lost: the pop that got it may still be on its way to the worker."""
 
@@ -102,6 +105,8 @@ async def _know_model(state: NativeState, model_id: str) -> None:
         await state.pool.execute(queries.ADD_MODEL, model_id)
     elif not await state.pool.fetchval(queries.IS_MODEL_KNOWN, model_id):
         raise RefusalError(ReturnCode.UNKNOWN_CHAT_MODEL, f"The Horde does not know the model: {model_id[:128]}")
+    if len(state.known_models) >= _REMEMBERED_MODELS:
+        state.known_models.clear()
     state.known_models.add(model_id)
 
 
@@ -135,11 +140,10 @@ async def _claim_until(state: NativeState, body: PopBody, held: HeldPop, gone: a
     """Claim now and after each wake-up, until there is a job, the wait is over, or there is nobody to answer."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + body.wait_seconds
-    while not gone.is_set():
+    while not gone.is_set() and not state.stopping.is_set():
         # Cleared before the claim: a submit that is committed during it must wake the pop again.
         held.woken.clear()
-        answer = await _claim(state, held.facts, body.pop_id)
-        if answer is not None or state.stopping.is_set():
+        if (answer := await _claim(state, held.facts, body.pop_id)) is not None:
             return answer
         left = min(deadline - clock(), state.settings.relook_seconds)
         if left <= 0:

@@ -27,6 +27,7 @@ async def pop(request: Request) -> Response:
         return json_answer(await pop_job(state, user, body, gone))
     finally:
         watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
 
 
 async def _watch_client(request: Request, gone: asyncio.Event) -> None:

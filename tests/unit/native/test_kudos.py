@@ -56,7 +56,7 @@ def test_the_free_allowance_is_4096_on_an_idle_pool_and_512_on_a_full_one() -> N
     assert free_output_allowance(0, 4) == 4096
     assert free_output_allowance(4, 4) == 2048
     assert free_output_allowance(1000, 4) == 512
-    assert free_output_allowance(0, 0) == 512
+    assert free_output_allowance(0, 0) == 4096
 
 
 @given(st.integers(0, 10_000), st.integers(0, 1000), st.integers(0, 1000))
