@@ -161,7 +161,8 @@ class ReplyStream:
         arrival = self._expect_deltas()
         try:
             while not finish.done():
-                due = min(keepalive_due, self._pacer.next_due() or keepalive_due)
+                piece_due = self._pacer.next_due()
+                due = keepalive_due if piece_due is None else min(keepalive_due, piece_due)
                 await asyncio.wait(
                     {finish} if arrival is None else {finish, arrival},
                     timeout=max(0.0, due - self._clock()),
