@@ -5,12 +5,15 @@ Exit codes: 0 after a clean stop by a signal, 2 for wrong settings, 3 when the s
 
 import asyncio
 import logging
+import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from loguru import logger
 
+from horde.native.settings import NativeSettings, SettingsError, load_settings
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
 from horde.telemetry import configure_logging
 
@@ -26,11 +29,6 @@ def main(_arguments: Sequence[str] | None = None) -> int:
     """Run the Horde until it is told to stop; return the exit code. Settings come from the environment alone."""
     configure_logging(NATIVE_SERVICE_NAME)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # The SDK writes to the log when it is imported, so logging comes first.
-    from horde.native.app import create_app  # noqa: PLC0415
-    from horde.native.db.engine import DatabaseError, prepare_database  # noqa: PLC0415
-    from horde.native.settings import SettingsError, load_settings  # noqa: PLC0415
-
     try:
         settings = load_settings()
     except SettingsError as error:
@@ -42,26 +40,31 @@ def main(_arguments: Sequence[str] | None = None) -> int:
     except (ListenError, OSError) as error:
         logger.error("{}", error)
         return _START_FAILED
+    with listener:
+        return run_event_loop(partial(_run, settings, listener))
 
-    async def run() -> int:
-        try:
-            await asyncio.to_thread(prepare_database, settings.database_url.get_secret_value(), settings.migrate)
-        except DatabaseError as error:
-            logger.error("{}", error)
-            listener.close()
-            return _START_FAILED
-        stopping = asyncio.Event()
-        options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
-        host, port = listener.getsockname()[:2]
-        logger.info("Serving the Horde on http://{}:{}/api", host, port)
-        try:
-            await serve(create_app(settings, stopping=stopping), listener, stopping=stopping, options=options)
-        except SystemExit:
-            logger.error("The Horde could not start; the lines above say why")
-            return _START_FAILED
-        return 0
 
-    return run_event_loop(run)
+async def _run(settings: NativeSettings, listener: socket.socket) -> int:
+    # What is imported here takes seconds, and a mistake in the settings should be told before.
+    from horde.native.db.engine import DatabaseError, prepare_database  # noqa: PLC0415
+
+    try:
+        await asyncio.to_thread(prepare_database, settings.database_url.get_secret_value(), settings.migrate)
+    except DatabaseError as error:
+        logger.error("{}", error)
+        return _START_FAILED
+    from horde.native.app import create_app  # noqa: PLC0415
+
+    stopping = asyncio.Event()
+    options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
+    host, port = listener.getsockname()[:2]
+    logger.info("Serving the Horde on http://{}:{}/api", host, port)
+    try:
+        await serve(create_app(settings, stopping=stopping), listener, stopping=stopping, options=options)
+    except SystemExit:
+        logger.error("The Horde could not start; the lines above say why")
+        return _START_FAILED
+    return 0
 
 
 if __name__ == "__main__":
