@@ -45,6 +45,10 @@ _THREAD_WAITING = {"OMP_WAIT_POLICY": "passive"}
 """How the threads of one computation wait for each other: asleep. Spinning, the library's own choice, is a little
 faster on an idle machine and several times slower wherever other programs want the cores, as those beside it do."""
 
+_PROMPT_BATCH_TOKENS = 128
+"""Tokens of a prompt that are read between two tokens of the replies beside it. llama.cpp's own 2,048 are right for a
+graphics card; on a processor every running reply would stand still for the seconds that they take."""
+
 _QUIET = 1
 """llama.cpp's verbosity: errors only."""
 
@@ -128,6 +132,7 @@ def _start_server(options: ModelServerOptions) -> Any:  # noqa: ANN401 - a class
     params.model_alias = {options.alias or model_name_of(options.model)}
     params.n_parallel = options.slots
     params.n_ctx = options.context * options.slots
+    params.n_batch = params.n_ubatch = _PROMPT_BATCH_TOKENS
     params.hostnames = [_LOOPBACK]
     params.port = options.port
     params.endpoint_slots = True

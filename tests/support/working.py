@@ -9,11 +9,17 @@ from collections.abc import AsyncIterator, Iterator
 from horde.worker.daemon import WorkerDaemon
 from horde.worker.settings import load_settings
 
-__all__ = ["WORKER_KEY", "running_model_server", "working"]
+__all__ = ["WORKER_KEY", "make_worker", "running_model_server", "working"]
 
 WORKER_KEY = "worker-key"
 
 _STOP_SECONDS = 10.0
+
+
+def make_worker(horde_url: str, backend_url: str, **settings: object) -> WorkerDaemon:
+    """Return a worker that was not started; it takes no time to drain."""
+    given = {"horde_url": horde_url, "backend_url": backend_url, "api_key": WORKER_KEY, "drain_seconds": 0.0}
+    return WorkerDaemon(load_settings({**given, **settings}))
 
 
 @contextlib.asynccontextmanager
@@ -25,8 +31,7 @@ async def working(horde_url: str, backend_url: str, **settings: object) -> Async
         backend_url: The model server's OpenAI base URL.
         settings: Further settings of the worker, by field name.
     """
-    given = {"horde_url": horde_url, "backend_url": backend_url, "api_key": WORKER_KEY, "drain_seconds": 0.0}
-    daemon = WorkerDaemon(load_settings({**given, **settings}))
+    daemon = make_worker(horde_url, backend_url, **settings)
     running = asyncio.create_task(daemon.run(), name="test - worker")
     try:
         yield daemon

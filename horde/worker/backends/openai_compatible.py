@@ -41,6 +41,8 @@ _END_OF_STREAM: Final = b"[DONE]"
 _NOT_SERVING: Final = frozenset({401, 403, 502, 503, 504})
 """A key that no longer opens, a server that loads its model, a proxy without a server behind it."""
 
+_REFUSED_BODY: Final = frozenset({400, 413, 422})
+
 _OVERFLOW_WORDS: Final = (b"exceed_context_size", b"context_length_exceeded", b"maximum context length")
 """How servers say that a prompt does not fit: llama.cpp, OpenAI and those like it, vLLM."""
 
@@ -188,6 +190,7 @@ class OpenAICompatibleBackend:
         """Call a route that generates nothing and return the object it answers with.
 
         Raises:
+            UnbuildableGrammarError: The body asks for a format and was refused.
             BackendUnavailableError: No answer, or one of a server that cannot work.
             BackendError: Any other answer than 200 with an object.
         """
@@ -202,6 +205,8 @@ class OpenAICompatibleBackend:
         if response.status != 200:  # noqa: PLR2004 - the one status that answers
             if response.status in _NOT_SERVING:
                 raise BackendUnavailableError(f"{url} does not serve at present (HTTP {response.status}).")
+            if response.status in _REFUSED_BODY and body is not None and "response_format" in body:
+                raise UnbuildableGrammarError(f"The model server refused the format (HTTP {response.status}).")
             raise BackendError(f"{url} answered with HTTP {response.status}.")
         try:
             answer = orjson.loads(data)
@@ -255,7 +260,7 @@ def _unreachable(base_url: str, error: Exception) -> BackendUnavailableError:
 
 def _refusal(status: int, data: bytes, *, constrained: bool) -> BackendError:
     """Turn an error answer into ours; its text is read and never repeated, since it may quote the prompt."""
-    if status in {400, 413, 422}:
+    if status in _REFUSED_BODY:
         if any(word in data for word in _OVERFLOW_WORDS):
             return PromptOverflowError("The model server refused the prompt as too long.")
         if constrained:
