@@ -184,13 +184,13 @@ RELEASE_LOST_JOBS = _requeue(
     FROM chat_jobs j JOIN chat_requests r ON r.id = j.request_id AND r.job_id = j.id AND r.state = 'processing'
     WHERE j.worker_id = $4 AND j.state = 'processing' AND NOT j.posted AND j.id <> ALL($5::uuid[])
       AND ($6::uuid IS NULL OR j.pop_id IS DISTINCT FROM $6::uuid)
-      AND j.popped_at < now() - make_interval(secs => $7::double precision)
     FOR UPDATE OF r, j SKIP LOCKED
     """,
     attempts="r.attempts - 1",
 )
-"""Jobs that a worker does not know of and never posted for go back without counting: their pop's answer was lost. Fresh
-ones stay, as their answer may be on its way to another thread of the worker."""
+"""Jobs that a worker does not know of and never posted for go back without counting: their pop's answer was lost. The
+job of this very pop stays. A worker whose pops overlap cannot know what the other one
+brings, and leaves ``running`` out."""
 
 RECORD_PROGRESS = """
 WITH job AS (

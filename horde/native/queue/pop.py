@@ -29,9 +29,6 @@ __all__ = ["pop_job"]
 _REMEMBERED_MODELS: Final = 10_000
 """Model names this process remembers as known."""
 
-_LOST_AFTER_SECONDS: Final = 5.0
-"""A job younger than this is not taken for lost: the pop that got it may still be on its way to the worker."""
-
 
 async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.Event) -> bytes:
     """Return the answer of a pop as JSON: a job, or none with the causes by which requests were passed over.
@@ -120,7 +117,6 @@ async def _release_lost_jobs(state: NativeState, worker_id: UUID, body: PopBody)
         worker_id,
         body.running,
         body.pop_id,
-        _LOST_AFTER_SECONDS,
     )
     for row in rows:
         await tell_requeued(state, row, job_id=row["job_id"], job_state=JobState.RELEASED)
