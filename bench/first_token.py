@@ -141,7 +141,8 @@ async def _compare(console: Console, backend: str, running: Running, requests: i
     direct = Target("llama.cpp's server, directly", backend, running.model, more=SAMPLING)
     chain = Target("through front, Horde and worker", running.base_url, running.model, running.api_key)
     samples: dict[str, list[Measurement]] = {direct.name: [], chain.name: []}
-    async with aiohttp.ClientSession() as http:
+    # A connection each: llama.cpp closes idle ones while the other side is measured.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         for target in (direct, chain):
             await measure(http, target, "Say hello.")  # Warm: connections, caches, the first import.
         for number in range(requests):
