@@ -77,7 +77,7 @@ def _array_too_long(path: str, error: ErrorDetails) -> _Described:
     if isinstance(error["input"], Mapping):
         return "UnsupportedChatParameter", (
             f"Invalid '{path}': object has too many properties. Expected an object with at most "
-            f"{context['max_length']} properties, but got an object with {context['actual_length']} properties instead."
+            f"{context['max_length']} properties, but got an object with {len(error['input'])} properties instead."
         )
     return "UnsupportedChatParameter", (
         f"Invalid '{path}': array too long. Expected an array with maximum length {context['max_length']}, but got an "

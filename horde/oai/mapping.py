@@ -105,9 +105,7 @@ def build_native_chat_body(
         relay: Whether live text is asked for (DLT-3).
     """
     options = request.horde
-    params: dict[str, Any] = {
-        native: value for key, native in _NATIVE_PARAMS.items() if (value := getattr(request, key)) is not None
-    }
+    params: dict[str, Any] = {native: body[key] for key, native in _NATIVE_PARAMS.items() if key in body}
     if request.token_limit is not None:
         params["max_length"] = request.token_limit
     if options is not None and options.max_context_length is not None:

@@ -55,9 +55,9 @@ def refused_at(**more: Any) -> tuple[str, str | None]:
     return error.code, error.param
 
 
-def forwarded(*, relay: bool = False, **more: Any) -> dict[str, Any]:
+def forwarded(**more: Any) -> dict[str, Any]:
     """Return the native body that a minimal request with more keys becomes, without its operation key."""
     request, body = read_chat_request(orjson.dumps(chat_body(**more)))
-    native = build_native_chat_body(request, body, operation_key=OPERATION_KEY, relay=relay)
+    native = build_native_chat_body(request, body, operation_key=OPERATION_KEY, relay=False)
     assert native.pop("operation_key") == OPERATION_KEY
     return native
