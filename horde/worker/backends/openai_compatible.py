@@ -219,19 +219,13 @@ class OpenAICompatibleBackend:
     async def _stream(self, body: dict[str, Any], *, constrained: bool) -> AsyncGenerator[bytes]:
         """Start a reply and yield the data of its events; the connection is closed however this is left."""
         url = self._location.base_url + "/chat/completions"
-        parser = EventStreamParser()
         try:
             async with self._session.post(url, json=body, allow_redirects=False) as response:
                 if response.status != 200:  # noqa: PLR2004 - the one status that answers
                     raise _refusal(response.status, await _read_bounded(response), constrained=constrained)
-                try:
-                    async for chunk in response.content.iter_any():
-                        for data in parser.feed(chunk):
-                            if data.strip() == _END_OF_STREAM:
-                                return
-                            yield data
-                finally:
-                    response.close()
+                async with aclosing(_read_events(response)) as events:
+                    async for data in events:
+                        yield data
         except aiohttp.ConnectionTimeoutError as error:
             raise _unreachable(self._location.base_url, error) from error
         except TimeoutError as error:
@@ -242,6 +236,19 @@ class OpenAICompatibleBackend:
             raise _unreachable(self._location.base_url, error) from error
         except EventStreamError as error:
             raise BackendError(str(error)) from error
+
+
+async def _read_events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    """Yield the data of each event up to the end of the stream, and close the connection."""
+    parser = EventStreamParser()
+    try:
+        async for chunk in response.content.iter_any():
+            for data in parser.feed(chunk):
+                if data.strip() == _END_OF_STREAM:
+                    return
+                yield data
+    finally:
+        response.close()
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -1,0 +1,69 @@
+"""A model server of unknown kind: what is asked of it and what is made of its answers."""
+
+import pytest
+
+from horde.worker.backends import recognise_backend
+from horde.worker.backends.base import BackendError, BackendUnavailableError
+from horde.worker.backends.llama_cpp import LlamaCppBackend
+from horde.worker.backends.openai_compatible import (
+    BackendLocation,
+    OpenAICompatibleBackend,
+    create_backend_session,
+    public_model_name,
+)
+from tests.support.scripted_model import ScriptedModel
+from tests.support.serving import Served
+
+type Model = Served[ScriptedModel]
+
+
+async def test_a_server_without_llama_cpps_routes_is_taken_for_no_more_than_it_is(model: Model) -> None:
+    location = BackendLocation(base_url=model.url)
+    async with create_backend_session(location) as session:
+        backend = await recognise_backend(session, location)
+        profile = await backend.probe()
+    assert isinstance(backend, OpenAICompatibleBackend)
+    assert not isinstance(backend, LlamaCppBackend)
+    assert (profile.model_name, profile.window, profile.slots, profile.counts_prompts) == (
+        "scripted-1B",
+        4096,
+        None,
+        False,
+    )
+    assert not profile.facts.honours_seed
+
+
+async def test_the_servers_key_is_sent_to_it_and_shown_to_nobody(model: Model) -> None:
+    location = BackendLocation(base_url=model.url, api_key="backend-secret")
+    async with create_backend_session(location) as session:
+        await OpenAICompatibleBackend(session, location).probe()
+    assert model.server.headers["authorization"] == "Bearer backend-secret"
+    assert "backend-secret" not in repr(location)
+
+
+async def test_a_model_that_is_not_listed_is_refused_with_those_that_are(model: Model) -> None:
+    location = BackendLocation(base_url=model.url, model="other")
+    async with create_backend_session(location) as session:
+        with pytest.raises(BackendError, match="does not list other; it lists scripted-1B"):
+            await OpenAICompatibleBackend(session, location).probe()
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    location = BackendLocation(base_url="http://127.0.0.1:9/v1")
+    async with create_backend_session(location) as session:
+        with pytest.raises(BackendUnavailableError, match="cannot be reached"):
+            await recognise_backend(session, location)
+
+
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [
+        ("org/Model-7B", "org/Model-7B"),
+        ("/home/me/models/Model-7B.gguf", "Model-7B"),
+        ("C:\\models\\Model-7B.gguf", "Model-7B"),
+        (" Model\n7B\x00 ", "Model7B"),
+        ("m" * 300, "m" * 100),
+    ],
+)
+def test_a_models_public_name_tells_nothing_of_the_machine(name: str, public: str) -> None:
+    assert public_model_name(name) == public
