@@ -94,7 +94,13 @@ def test_what_is_verified_on_the_complete_reply_is_not_asked_for_live(more: dict
 
 @pytest.mark.rule("REQ-13", "TOO-4", "FMT-4")
 def test_numbers_and_nulls_inside_a_schema_are_not_touched() -> None:
-    schema: dict[str, Any] = {"minimum": -0.0, "maximum": 1e300, "multipleOf": 2**64 - 1, "default": None, "enum": [1, 1.0, None, {}]}
+    schema: dict[str, Any] = {
+        "minimum": -0.0,
+        "maximum": 1e300,
+        "multipleOf": 2**64 - 1,
+        "default": None,
+        "enum": [1, 1.0, None, {}],
+    }
     tools = [function_tool(parameters=schema)]
     sent = orjson.dumps(forwarded(tools=tools)["tools"][0]["function"]["parameters"])
     assert sent == orjson.dumps(schema)
