@@ -89,11 +89,16 @@ async def listen_for_wakes(redis: Redis, held_pops: HeldPops) -> None:
         try:
             async with _subscription(redis) as messages:
                 async for body in messages:
-                    with contextlib.suppress(ValueError, KeyError, TypeError):
-                        held_pops.wake(RequestNeeds.from_fields(orjson.loads(body)))
+                    _wake_for_message(held_pops, body)
         except (RedisError, OSError) as error:
             logger.warning("Wake-ups from other processes are off ({}); trying again", type(error).__name__)
             await asyncio.sleep(_RECONNECT_SECONDS)
+
+
+def _wake_for_message(held_pops: HeldPops, body: bytes) -> None:
+    # Anyone can publish there, another version of the Horde too: what cannot be read wakes nobody.
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        held_pops.wake(RequestNeeds.from_fields(orjson.loads(body)))
 
 
 @contextlib.asynccontextmanager

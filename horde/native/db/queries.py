@@ -189,8 +189,7 @@ RELEASE_LOST_JOBS = _requeue(
     attempts="r.attempts - 1",
 )
 """Jobs that a worker does not know of and never posted for go back without counting: their pop's answer was lost. The
-job of this very pop stays. A worker whose pops overlap cannot know what the other one
-brings, and leaves ``running`` out."""
+job of this very pop stays. A worker whose pops overlap cannot know what the other one brings; it sends no list."""
 
 RECORD_PROGRESS = """
 WITH job AS (
