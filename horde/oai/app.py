@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
 from horde.oai.admission import InflightLimiter, InflightSlot
+from horde.oai.api_document import docs_asset, docs_page, openapi_json
 from horde.oai.background import BackgroundTasks
 from horde.oai.body import BodyReader
 from horde.oai.cancel import MAX_FAILED_CANCELS, Cancels
@@ -77,6 +78,9 @@ ROUTES: Final = (
     Route("/v1/models/{model_id:path}", _Endpoint(show_model), methods=["GET"]),
     Route("/healthz", _Endpoint(healthz), methods=["GET"]),
     Route("/readyz", _Endpoint(readyz), methods=["GET"]),
+    Route("/openapi.json", _Endpoint(openapi_json), methods=["GET"]),
+    Route("/docs", _Endpoint(docs_page), methods=["GET"]),
+    Route("/docs/{name}", _Endpoint(docs_asset), methods=["GET"]),
 )
 
 
