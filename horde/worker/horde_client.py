@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from horde.worker.payloads import JSON_HEADERS, json_payload
+
 __all__ = [
     "BRIDGE_AGENT",
     "HordeAnswer",
@@ -197,8 +199,8 @@ class HordeClient:
         try:
             async with self._open_session.post(
                 self._root + path,
-                data=orjson.dumps(body),
-                headers={"Content-Type": "application/json"},
+                data=json_payload(body),
+                headers=JSON_HEADERS,
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:

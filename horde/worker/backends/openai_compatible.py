@@ -23,6 +23,7 @@ from horde.worker.backends.base import (
 )
 from horde.worker.backends.event_stream import EventStreamError, EventStreamParser
 from horde.worker.backends.reply_chunks import ReplyAssembler
+from horde.worker.payloads import JSON_HEADERS, json_payload
 from horde.worker.prompt_bound import prompt_token_bound
 
 __all__ = ["BackendLocation", "OpenAICompatibleBackend", "create_backend_session", "public_model_name"]
@@ -76,7 +77,6 @@ def create_backend_session(location: BackendLocation) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=location.stall_seconds),
-        json_serialize=lambda value: orjson.dumps(value).decode(),
     )
 
 
@@ -197,7 +197,12 @@ class OpenAICompatibleBackend:
         timeout = aiohttp.ClientTimeout(total=_ROUTE_SECONDS, sock_connect=_CONNECT_SECONDS)
         try:
             async with self._session.request(
-                method, url, json=body, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                data=None if body is None else json_payload(body),
+                headers=JSON_HEADERS,
+                timeout=timeout,
+                allow_redirects=False,
             ) as response:
                 data = await _read_bounded(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -220,7 +225,9 @@ class OpenAICompatibleBackend:
         """Start a reply and yield the data of its events; the connection is closed however this is left."""
         url = self._location.base_url + "/chat/completions"
         try:
-            async with self._session.post(url, json=body, allow_redirects=False) as response:
+            async with self._session.post(
+                url, data=json_payload(body), headers=JSON_HEADERS, allow_redirects=False
+            ) as response:
                 if response.status != 200:  # noqa: PLR2004 - the one status that answers
                     raise _refusal(response.status, await _read_bounded(response), constrained=constrained)
                 async with aclosing(_read_events(response)) as events:

@@ -245,6 +245,18 @@ async def test_while_the_backend_is_away_no_job_is_taken_and_when_it_is_back_the
         assert (await submitted(horde, wait_until, following))["message"]["content"] == "Yes"
 
 
+async def test_a_reply_of_a_mebibyte_is_submitted_and_a_longer_one_is_faulted(
+    horde: Horde, model: Model, wait_until: WaitUntil
+) -> None:
+    longest = "\n" * 1024 * 1024
+    model.server.play([Say(longest), Finish()], [Say(longest), Say("x"), Finish()])
+    largest, larger = job(), job()
+    horde.server.give(largest, larger)
+    async with working(horde.url, model.url):
+        assert (await submitted(horde, wait_until, largest))["message"]["content"] == longest
+        assert await submitted(horde, wait_until, larger) == fault(larger["id"], "generation_error")
+
+
 async def test_threads_bound_the_jobs_that_run_at_a_time(horde: Horde, model: Model, wait_until: WaitUntil) -> None:
     go_on = asyncio.Event()
     model.server.play([Say("The"), Stall(go_on), Say(" sea"), Finish()])
