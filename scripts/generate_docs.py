@@ -1,12 +1,14 @@
-"""Write the pages that are made from the code: settings, decisions, return codes.
+"""Write the pages that are made from the code: settings, errors, metrics, decisions, return codes.
 
 ``python scripts/generate_docs.py`` writes those that changed; ``tests/test_docs.py`` fails when one is not current.
 """
 
+import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
@@ -110,6 +112,126 @@ def _default_of(field: FieldInfo) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
+_ERRORS_HEAD = """\
+# Error codes of the front
+
+{note}
+
+What each `code` of the front means and what a client does about it. The envelope is
+`{{"error": {{"message", "type", "param", "code", "metadata"}}}}`; when the Horde refused, `code` is its
+[return code](../../README_return_codes.md) and the status is the Horde's. Three of these are renamed:
+`UnknownChatModel` to `model_not_found`, `NoOnlineChatWorker` to `no_eligible_worker`, `ChatKudosCapExceeded` to
+`max_kudos_exceeded`; `metadata.rc` keeps the Horde's name.
+
+`metadata` holds what is known of:
+{metadata}.
+
+- **`Retry-After`** in seconds: waiting so long can help. A wait that is known replaces the number: a 429 or 503 of the
+  Horde has the Horde's, `queue_unavailable` for a long queue has the estimated wait, at most {cap} s.
+- **`x-should-retry: false`**: OpenAI's SDKs do not retry by themselves. It says that a job exists or may exist, so that
+  a retry is a second one. `HordeUnavailable` and `FrontShuttingDown` carry it when that is so, every error after the
+  submit does, and every stream.
+- **In a stream** whose headers are out, the error is an event: status 200, `type` `api_error`, and the interval in
+  `metadata.retry_after`.
+"""
+
+
+def errors_page() -> str:
+    """Return the table of the front's own error codes."""
+    from horde.oai.errors import ERROR_TABLE, FrontCode, error_type  # noqa: PLC0415 - the SDK's import is slow and noisy
+    from horde.oai.responses import ErrorMetadata  # noqa: PLC0415
+    from horde.oai.wait_answers import QUEUE_UNAVAILABLE_RETRY_AFTER_CAP_SECONDS  # noqa: PLC0415
+
+    metadata = ", ".join(f"`{name}`" for name in ErrorMetadata.model_fields)
+    lines = [
+        _ERRORS_HEAD.format(note=_NOTE, metadata=metadata, cap=QUEUE_UNAVAILABLE_RETRY_AFTER_CAP_SECONDS),
+        "| Code | Status | `type` | `Retry-After` | `x-should-retry` | What it means, what to do |",
+        "|---|---|---|---|---|---|",
+    ]
+    for code, spec in ERROR_TABLE.items():
+        status = "event only" if code is FrontCode.DIVERGED else spec.status
+        after = "" if spec.retry_after is None else spec.retry_after
+        held = "`false`" if spec.held else ""
+        lines.append(f"| `{code}` | {status} | `{error_type(spec.status)}` | {after} | {held} | {spec.guidance} |")
+    return "\n".join(lines) + "\n"
+
+
+_METRICS_HEAD = f"""\
+# Metrics of the front
+
+{_NOTE}
+
+Every instrument that the front records, with its attributes. They are created from the process's OpenTelemetry meter
+provider, so they go wherever that one exports to. No attribute ever holds a client's address, a key, a prompt, a title
+or a request id.
+
+| Name | Kind | Unit | Attributes | Meaning |
+|---|---|---|---|---|"""
+
+
+def metrics_page() -> str:
+    """Return the table of the front's instruments, as an OpenTelemetry reader sees them after each was used once."""
+    # The SDK's import is slow and noisy.
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
+    from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum  # noqa: PLC0415
+
+    from horde.oai.admission import InflightLimiter  # noqa: PLC0415
+    from horde.oai.cancel import CancelOutcome  # noqa: PLC0415
+    from horde.oai.horde_client import CallOutcome, CallType  # noqa: PLC0415
+    from horde.oai.metrics import FrontMetrics, histogram_views  # noqa: PLC0415
+    from horde.oai.relay import RelayOutcome  # noqa: PLC0415
+    from horde.oai.waiter import WakeSource  # noqa: PLC0415
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], views=histogram_views())
+    metrics = FrontMetrics(provider.get_meter("reference"))
+    metrics.observe(InflightLimiter(1, 1))
+    _use_each(metrics)
+    found = reader.get_metrics_data()
+    provider.shutdown()
+    scopes = [scope for resource in found.resource_metrics for scope in resource.scope_metrics] if found else []
+    instruments = sorted((metric for scope in scopes for metric in scope.metrics), key=lambda metric: metric.name)
+    kinds = {Sum: "counter", Gauge: "gauge", Histogram: "histogram"}
+    lines, buckets = [_METRICS_HEAD], []
+    for metric in instruments:
+        attributes = ", ".join(f"`{name}`" for point in metric.data.data_points for name in point.attributes or ())
+        kind, unit = kinds[type(metric.data)], {"s": "seconds", "By": "bytes"}.get(metric.unit or "", "")
+        lines.append(f"| `{metric.name}` | {kind} | {unit} | {attributes} | {metric.description} |")
+        if isinstance(metric.data, Histogram):
+            bounds = ", ".join(f"{bound:.10g}" for bound in metric.data.data_points[0].explicit_bounds)
+            buckets.append(f"| `{metric.name}` | {bounds} |")
+    values = (
+        ("`horde.call_type`", _values(CallType)),
+        ("`horde.outcome` of `horde.oai.native.duration`", _values(CallOutcome)),
+        ("`horde.outcome` of `horde.oai.cancels`", _values(CancelOutcome)),
+        ("`horde.outcome` of `horde.oai.stream.relay_outcomes`", _values(RelayOutcome)),
+        ("`horde.wake_source`", _values(WakeSource)),
+        ("`horde.reason`", "`no_eligible_threads` or `wait_exceeds_budget` with `queue_unavailable`, else empty"),
+        ("`horde.code`", "an [error code](errors.md), a return code of the Horde, `ok` or `client_closed`"),
+        ("`horde.status_code`", "the HTTP status; 200 for a stream whose headers went out"),
+        ("`horde.model`", "the id of a model that has served a reply"),
+    )
+    lines += ["", "## Values", "", "| Attribute | Values |", "|---|---|"]
+    lines += [f"| {name} | {listed} |" for name, listed in values]
+    lines += ["", "Every other attribute is true or false.", "", "## Buckets", ""]
+    return "\n".join([*lines, "| Histogram | Boundaries |", "|---|---|", *buckets]) + "\n"
+
+
+def _values(choices: Iterable[Enum]) -> str:
+    return ", ".join(f"`{choice.value}`" for choice in choices)
+
+
+def _use_each(recorder: object) -> None:
+    """Call every public method of a recorder but ``observe`` once, with values of the annotated types."""
+    samples: dict[Any, Any] = {bool: True, int: 1, float: 1.0, str: "sample"}
+    for name, method in inspect.getmembers(recorder, inspect.ismethod):
+        if name.startswith("_") or name == "observe":
+            continue
+        annotations = {key: kind for key, kind in inspect.get_annotations(method).items() if key != "return"}
+        kinds = {key: next(iter(typing.get_args(kind)), kind) for key, kind in annotations.items()}
+        method(**{key: samples[kind] if kind in samples else next(iter(kind)) for key, kind in kinds.items()})
+
+
 def decisions_page() -> str:
     """Return the index of the decision records, from their heads."""
     lines = [
@@ -142,6 +264,8 @@ def return_codes_page() -> str:
 
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "reference" / "settings.md": settings_page,
+    ROOT / "docs" / "reference" / "errors.md": errors_page,
+    ROOT / "docs" / "reference" / "metrics.md": metrics_page,
     ROOT / "docs" / "decisions" / "README.md": decisions_page,
     ROOT / "README_return_codes.md": return_codes_page,
 }
