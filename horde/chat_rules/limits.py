@@ -1,6 +1,6 @@
 """Sizes of a request, all of them the SDK's or the decision record's; none is a setting."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -61,7 +61,11 @@ def find_nesting_violation(body: Mapping[str, Any]) -> ContractViolation | None:
 
 def find_text_size_violation(body: Mapping[str, Any]) -> ContractViolation | None:
     """Return a violation when the texts of all messages, tool calls included, take over 1 MiB of UTF-8 (REQ-60)."""
-    size = sum(len(text.encode()) for message in body["messages"] for text in iter_message_texts(message))
+    size = sum(
+        len(text) if text.isascii() else len(text.encode())
+        for message in body["messages"]
+        for text in iter_message_texts(message)
+    )
     if size <= MAX_CHAT_TEXT_BYTES:
         return None
     return ContractViolation(
@@ -98,17 +102,22 @@ def find_tool_spec_violation(body: Mapping[str, Any]) -> ContractViolation | Non
 def find_tool_call_bound_violation(body: Mapping[str, Any]) -> ContractViolation | None:
     """Return the first tool call of the history that is out of bounds (REQ-59, decision U16)."""
     for index, message in enumerate(body["messages"]):
-        calls = message.get("tool_calls") or ()
-        path = f"messages[{index}].tool_calls"
-        if len(calls) > MAX_CHAT_TOOL_CALL_COUNT:
-            return ContractViolation(
-                _UNSUPPORTED, path, f"A message may carry at most {MAX_CHAT_TOOL_CALL_COUNT} tool calls."
-            )
-        for position, call in enumerate(calls):
-            if fault := _tool_call_fault(call):
-                return ContractViolation(_UNSUPPORTED, f"{path}[{position}].{fault[0]}", fault[1])
+        if (calls := message.get("tool_calls")) and (violation := _find_call_violation(index, calls)):
+            return violation
         if not 0 < len(message.get("tool_call_id", "x")) <= MAX_CHAT_TOOL_CALL_ID_LENGTH:
             return ContractViolation(_UNSUPPORTED, f"messages[{index}].tool_call_id", _ID_LENGTH)
+    return None
+
+
+def _find_call_violation(index: int, calls: Sequence[Mapping[str, Any]]) -> ContractViolation | None:
+    path = f"messages[{index}].tool_calls"
+    if len(calls) > MAX_CHAT_TOOL_CALL_COUNT:
+        return ContractViolation(
+            _UNSUPPORTED, path, f"A message may carry at most {MAX_CHAT_TOOL_CALL_COUNT} tool calls."
+        )
+    for position, call in enumerate(calls):
+        if fault := _tool_call_fault(call):
+            return ContractViolation(_UNSUPPORTED, f"{path}[{position}].{fault[0]}", fault[1])
     return None
 
 
