@@ -24,6 +24,14 @@ BOOTSTRAP_LOCK = "requirements-bootstrap.lock"
 REQUIRED_LOCKS = ("requirements.lock", "requirements-dev.lock")
 OPTIONAL_LOCKS = ("requirements-local.lock", "requirements-model.lock")
 
+CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where systems keep the certificates they trust; one of them says that there are any."""
+
 LOCKED_PACKAGE = re.compile(r"^([A-Za-z0-9._-]+)==.*(?:\n[ \t]+.*)*", re.MULTILINE)
 """A package of a lock file, with its hashes."""
 
@@ -183,6 +191,9 @@ def uv_environment(uv: str) -> dict[str, str]:
     """Return the person's environment, less what would lead uv elsewhere."""
     ignored = {"VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTEM_PYTHON", "UV_NO_CACHE"}
     environment = {key: value for key, value in os.environ.items() if key not in ignored}
+    if any(Path(path).is_file() for path in CERTIFICATES):
+        # As pip does: a network that inspects what it carries has its certificate there, and not in uv.
+        environment.setdefault("UV_SYSTEM_CERTS", "true")
     if Path(uv).is_relative_to(VENV):
         # Who has no uv expects no cache of it in the home folder, which may not even be writable.
         environment.setdefault("UV_CACHE_DIR", str(VENV / "cache"))
