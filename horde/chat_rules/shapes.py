@@ -6,7 +6,7 @@ stop at their first wrong item: one error is answered, and a list of a million w
 """
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
@@ -79,7 +79,7 @@ class ImageUrlPart(Shape):
     image_url: ImageUrl
 
 
-def _type_variant(value: object, kinds: Set[str]) -> str | None:
+def _type_variant(value: object, kinds: tuple[str, ...]) -> str | None:
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     return _VARIANT_PREFIX + kind if isinstance(kind, str) and kind in kinds else None
 
@@ -91,7 +91,7 @@ def _content_variant(value: object) -> str | None:
 
 
 def _part_variant(value: object) -> str | None:
-    return _type_variant(value, {"text", "image_url"})
+    return _type_variant(value, ("text", "image_url"))
 
 
 _CONTENT = Discriminator(
@@ -276,7 +276,7 @@ class JsonSchemaFormat(Shape):
 
 
 def _format_variant(value: object) -> str | None:
-    return _type_variant(value, {"text", "json_object", "json_schema"})
+    return _type_variant(value, ("text", "json_object", "json_schema"))
 
 
 ResponseFormat = Annotated[
