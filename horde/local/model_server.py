@@ -41,9 +41,10 @@ _LOOPBACK = "127.0.0.1"
 _PROMPT_CACHE_MEBIBYTES = 128
 """Bound of the prompts kept in memory beside the slots; llama.cpp's own default is 8 GiB."""
 
-_THREAD_WAITING = {"OMP_WAIT_POLICY": "passive"}
-"""How the threads of one computation wait for each other: asleep. Spinning, the library's own choice, is a little
-faster on an idle machine and several times slower wherever other programs want the cores, as those beside it do."""
+_THREAD_WAITING = {"GOMP_SPINCOUNT": "1000"}
+"""How long the threads of one computation spin for each other before they sleep: some microseconds, enough when every
+thread has a core. The library's own 300,000 are no faster on an idle machine, and several times slower as soon as
+another program wants a core, which the programs beside this one do."""
 
 _PROMPT_BATCH_TOKENS = 128
 """Tokens of a prompt that are read between two tokens of the replies beside it. llama.cpp's own 2,048 are right for a
