@@ -15,7 +15,7 @@ run: setup ## Start a whole Horde with a real model on this machine; ARGS="--hel
 	@exec $(BIN)/horde up $(ARGS)
 
 test: setup ## Run every test; ARGS are pytest's
-	$(BIN)/pytest -n auto $(ARGS)
+	$(BIN)/pytest -n auto --dist loadgroup $(ARGS)
 
 lint: setup ## Check style, types and the imports between the parts
 	$(BIN)/ruff check .
