@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from tests.support.folders import TEST_FILES, server_folder
 from tests.support.leaks import lingering_sockets, open_sockets, unfinished_tasks
@@ -19,6 +20,9 @@ os.environ.setdefault("LOGURU_LEVEL", "INFO")
 # What tests write stays in the checkout.
 TEST_FILES.mkdir(parents=True, exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(TEST_FILES))
+# How long an example takes says how busy the machine is; a test that hangs has pytest's own limit.
+settings.register_profile("horde", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("horde")
 
 
 @pytest.fixture(scope="session")

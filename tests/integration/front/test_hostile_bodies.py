@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from horde.oai.errors import ChatFrontError
@@ -19,8 +19,6 @@ from horde.oai.responses import ChatCompletionResponse, OpenAIError
 from tests.support.front import Front, chat_body, running_front
 from tests.support.json_values import JSON_VALUES, NEARLY_REQUESTS
 from tests.support.requests import assistant_calls, function_tool, tool_answer
-
-MANY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class FrontForExamples:
@@ -66,7 +64,6 @@ def front_for_examples() -> Iterator[FrontForExamples]:
 def test_no_json_document_whatever_gives_a_5xx_or_an_answer_without_the_envelope() -> None:
     with front_for_examples() as fronts:
 
-        @MANY
         @given(NEARLY_REQUESTS | JSON_VALUES)
         def check(document: Any) -> None:
             fronts.check(orjson.dumps(document))
@@ -80,7 +77,6 @@ def test_no_bytes_whatever_give_a_5xx_or_an_answer_without_the_envelope() -> Non
 
     with front_for_examples() as fronts:
 
-        @MANY
         @given(st.lists(st.binary(max_size=30) | st.just(good[:40]) | st.just(good[40:]), min_size=1, max_size=4))
         def check(parts: list[bytes]) -> None:
             fronts.check(parts)
@@ -99,7 +95,6 @@ def test_no_headers_whatever_give_a_5xx_or_an_answer_without_the_envelope() -> N
 
     with front_for_examples() as fronts:
 
-        @MANY
         @given(st.lists(st.tuples(st.sampled_from(names), values), max_size=5))
         def check(headers: list[tuple[str, str]]) -> None:
             fronts.check(orjson.dumps(chat_body()), headers)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from horde.chat_contract import ContractViolation
 from horde.oai.schema import (
@@ -405,7 +405,6 @@ def test_an_empty_list_of_tools_leaves_what_stands_beside_it_in_conflict(key: st
     assert f"Leave out '{key}'" in message_of(tools=tools, **{key: value})
 
 
-@settings(deadline=None)
 @given(NEARLY_REQUESTS)
 def test_any_request_is_valid_or_has_one_violation_with_a_short_message(body: dict[str, Any]) -> None:
     screened = drop_unknown_nested_keys(drop_default_no_ops(body))

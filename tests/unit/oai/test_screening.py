@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from horde.oai.schema import (
     DEFAULT_NO_OP_PARAMETERS,
@@ -245,7 +245,6 @@ def test_an_empty_name_counts_as_left_out(name: str | None) -> None:
 # Any JSON whatever
 
 
-@settings(deadline=None)
 @given(NEARLY_REQUESTS)
 def test_the_steps_take_any_request_and_change_none(body: dict[str, Any]) -> None:
     before = copy.deepcopy(body)
