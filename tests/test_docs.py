@@ -10,6 +10,7 @@ from scripts.generate_docs import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#]+)")
+ANCHOR = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]*)#([^)]+)\)")
 
 WRITTEN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -38,10 +39,63 @@ def test_the_decisions_that_others_cite_are_recorded(number: str) -> None:
     assert len(list((ROOT / "docs" / "decisions").glob(f"{number}-*.md"))) == 1
 
 
+def sections_of(page: str) -> list[str]:
+    return re.findall(r"^## (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+
+
+@pytest.mark.rule("DOC-1")
+def test_the_reference_of_the_front_has_its_head_and_sections() -> None:
+    head = dict(re.findall(r"^(\w+): (.+)$", (ROOT / "docs/reference/chat_front.md").read_text(), re.MULTILINE))
+    assert (head["title"], head["topics"], head["order"]) == ("Chat front reference", "operations requests", "110")
+    assert head["summary"].startswith("The package horde.oai by concern")
+    assert sections_of("reference/chat_front.md")[:13] == [
+        "Code map",
+        "Request keys",
+        "Message roles",
+        "Response shape",
+        "Relayed deltas",
+        "Deliberate deviations",
+        "No eligible worker",
+        "Kudos cap",
+        "Model card fields",
+        "Telemetry configuration",
+        "Spans",
+        "Metrics",
+        "Finished-request log line",
+    ]
+
+
+@pytest.mark.rule("DOC-2")
+def test_the_how_to_for_operators_tells_the_errors() -> None:
+    assert "Errors the front returns" in sections_of("how-to/run_openai_chat_front.md")
+
+
+@pytest.mark.rule("DOC-6")
+def test_the_native_contract_has_its_sections_an_explanation_and_a_tutorial() -> None:
+    assert {
+        "Request body",
+        "Impossible reason",
+        "Queue position and wait time",
+        "Eligibility and pricing",
+        "Context adjustments",
+        "Streaming progress",
+    } <= set(sections_of("reference/chat_requests.md"))
+    assert (ROOT / "docs/explanation/chat_requests.md").is_file()
+    assert "from openai import OpenAI" in (ROOT / "docs/tutorial/first_reply.md").read_text()
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
     missing = [target for target in LINK.findall(path.read_text()) if not (path.parent / target).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_into_a_page_leads_to_a_heading(path: Path) -> None:
+    for target, anchor in ANCHOR.findall(path.read_text()):
+        page = path.parent / target if target else path
+        headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")), ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""The how-to for API users, run: every example and every check of the page, in its order, over the real parts."""
+"""The pages for API users, run: every example and check of how-to and tutorial, in order, over the real parts."""
 
 import asyncio
 import re
@@ -15,15 +15,17 @@ from horde_sdk.generation_parameters.text.chat_policy import ChatGuarantee
 from tests.integration.conftest import Chain
 from tests.support.native_server import MODEL, declaration, pop_body
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "chat_completions.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+HOW_TO = DOCS / "how-to" / "chat_completions.md"
+TUTORIAL = DOCS / "tutorial" / "first_reply.md"
 BLOCK = re.compile(r"^```python(?P<label>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN_MODEL = "test/plain"
 UNSERVED_MODEL = "test/unserved"
 
 
-def blocks(label: str = "") -> list[str]:
-    """Return the page's programs with a label, padded so that an error names the page's line."""
-    text = PAGE.read_text()
+def blocks(page: Path, label: str = "") -> list[str]:
+    """Return a page's programs with a label, padded so that an error names the page's line."""
+    text = page.read_text()
     return [
         "\n" * text.count("\n", 0, match.start("code")) + match["code"]
         for match in BLOCK.finditer(text)
@@ -41,7 +43,9 @@ def reply_to(payload: dict[str, Any]) -> tuple[dict[str, Any], str]:
         calls = [{"id": "call_1", "type": "function", "function": function}]
         return {**message, "content": None, "tool_calls": calls}, "tool_calls"
     if payload.get("response_format"):
-        message["content"] = orjson.dumps({"colour": "blue"}).decode()
+        properties = payload["response_format"]["json_schema"]["schema"]["properties"]
+        document = {name: "blue" if part["type"] == "string" else 4 for name, part in properties.items()}
+        message["content"] = orjson.dumps(document).decode()
     return message, "stop"
 
 
@@ -80,10 +84,9 @@ async def pool_of_workers(chain: Chain) -> AsyncIterator[None]:
         await asyncio.gather(*workers, return_exceptions=True)
 
 
-async def run(code: str, names: dict[str, Any]) -> None:
-    """Run one program of the page, as a reader would."""
-    program = compile(code.replace("<unserved model>", UNSERVED_MODEL), PAGE, "exec")
-    await asyncio.to_thread(exec, program, names)
+async def run(code: str, names: dict[str, Any], page: Path = HOW_TO) -> None:
+    """Run one program of a page, as a reader would."""
+    await asyncio.to_thread(exec, compile(code, page, "exec"), names)
 
 
 @pytest.mark.rule("DOC-7", "CNF-9", "CTX-5", "CTX-9", "REQ-17", "SET-15")
@@ -92,12 +95,12 @@ async def test_every_example_and_check_of_the_page_works(chain: Chain, monkeypat
     monkeypatch.setenv("HORDE_API_KEY", chain.api_key)
     names: dict[str, Any] = {}
     async with pool_of_workers(chain):
-        for code in blocks():
-            await run(code, names)
+        for code in blocks(HOW_TO):
+            await run(code.replace("<unserved model>", UNSERVED_MODEL), names)
         assert names["model"] == MODEL
         assert names["plain"] == [PLAIN_MODEL]
         # The native Horde has no image store yet, and the page says so; both change together.
-        (images,) = blocks("images")
+        (images,) = blocks(HOW_TO, "images")
         names["client"] = names["client"].with_options(max_retries=0)
         with pytest.raises(openai.InternalServerError) as refused:
             await run(images, names)
@@ -105,9 +108,24 @@ async def test_every_example_and_check_of_the_page_works(chain: Chain, monkeypat
     names["client"].close()
 
 
+@pytest.mark.rule("DOC-6")
+async def test_the_tutorial_works(chain: Chain) -> None:
+    names: dict[str, Any] = {}
+    *steps, mistake = blocks(TUTORIAL)
+    async with pool_of_workers(chain):
+        for code in steps:
+            given = code.replace("http://127.0.0.1:8000/v1", chain.base_url).replace("<your key>", chain.api_key)
+            await run(given, names, TUTORIAL)
+        assert names["reply"].choices[0].message.parsed.legs == 4
+        with pytest.raises(openai.NotFoundError) as refused:
+            await run(mistake, names, TUTORIAL)
+        assert refused.value.code == "model_not_found"
+    names["client"].close()
+
+
 @pytest.mark.rule("DOC-3")
 def test_every_section_of_the_page_has_a_check() -> None:
-    text = PAGE.read_text()
+    text = HOW_TO.read_text()
     assert "topics: chat requests" in text.split("---")[1]
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     unchecked = [
