@@ -2,7 +2,7 @@
 # `make setup` comes first in all of them and costs nothing once done.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format docs bench clean
+.PHONY: help setup run test lint format docs bench fuzz clean
 BIN := .venv/bin
 
 help: ## Show this list
@@ -32,6 +32,9 @@ docs: setup ## Write the generated pages anew
 
 bench: setup ## Measure the time to the first token against the model server alone
 	$(BIN)/python bench/first_token.py $(ARGS)
+
+fuzz: setup ## Call the front by its own OpenAPI document with generated requests
+	@LOGURU_LEVEL=WARNING $(BIN)/python -m scripts.fuzz $(ARGS)
 
 clean: ## Remove what setup, run and test made: .venv, .horde, caches
 	rm -rf .venv .horde build dist htmlcov .coverage .coverage.*

@@ -16,7 +16,7 @@ from horde_sdk.generation_parameters.text.chat_limits import (
     OPENAI_SAMPLING_RANGES,
     SUPPORTED_CHAT_CHOICE_COUNT,
 )
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, ValidationError
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, ValidationError, WithJsonSchema
 
 from horde.chat_contract import (
     MAX_CHAT_MODEL_COUNT,
@@ -55,14 +55,22 @@ __all__ = [
     "validate_request",
 ]
 
-ModelId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+ModelId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=255),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^:\\u0000]+$"}),
+]
 WorkerIds = Annotated[
     list[Annotated[str, StringConstraints(min_length=1, max_length=64)]],
     Field(min_length=1, max_length=32, fail_fast=True),
 ]
 _MAX_METADATA_PAIRS: Final = 16
 _MAX_OPTIONS: Final = 64
-_TokenLimit = Annotated[int, Field(ge=OPENAI_MIN_MAX_TOKENS, le=MAX_CHAT_MAX_TOKENS)]
+_TokenLimit = Annotated[
+    int,
+    Field(ge=OPENAI_MIN_MAX_TOKENS, le=MAX_CHAT_MAX_TOKENS),
+    WithJsonSchema({"type": "integer", "minimum": MIN_CHAT_MAX_TOKENS, "maximum": MAX_CHAT_MAX_TOKENS}),
+]
 
 
 def _decimal(key: str) -> Any:  # noqa: ANN401 - pydantic's Field has no other type
