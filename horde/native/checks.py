@@ -143,7 +143,7 @@ async def check_schemas(_state: NativeState, draft: Draft) -> None:
     except TimeoutError:
         raise RefusalError(
             ReturnCode.UNSUPPORTED_CHAT_PARAMETER,
-            "The schemas of the request take too long to compile.",
+            "'tools' and 'response_format' hold schemas that take too long to compile.",
         ) from None
     _refuse(fault)
 

@@ -50,7 +50,9 @@ def find_schema_fault(body: Mapping[str, Any]) -> ContractViolation | None:
             _compile(schema)
         except (ValueError, LookupError, jsonschema_rs.ReferencingError) as error:
             reason = str(error).partition("\n")[0][:256]
-            return ContractViolation("UnsupportedChatParameter", param, f"Invalid schema in '{param}': {reason}")
+            return ContractViolation(
+                "UnsupportedChatParameter", param, f"'{param}' holds no valid JSON Schema: {reason}"
+            )
     return None
 
 
@@ -93,10 +95,15 @@ def _check_format(response_format: Mapping[str, Any], content: object) -> None:
     try:
         document = orjson.loads(content if isinstance(content, str) else "")
     except orjson.JSONDecodeError:
-        raise NonconformantReplyError("The reply has to be JSON and is not.") from None
+        kind = response_format["type"]
+        raise NonconformantReplyError(
+            f"The request's 'response_format' is '{kind}', so the reply content has to be JSON."
+        ) from None
     if response_format["type"] == "json_object":
         if not isinstance(document, dict):
-            raise NonconformantReplyError("The reply has to be a JSON object and is not.")
+            raise NonconformantReplyError(
+                "The request's 'response_format' is 'json_object', so the reply content has to be a JSON object."
+            )
         return
     validator = _compile(response_format["json_schema"]["schema"])
     if not validator.is_valid(document):

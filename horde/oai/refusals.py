@@ -28,6 +28,9 @@ NATIVE_FIELD_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Native fields and the request keys that fill them, where the names differ (REQ-48)."""
 
+_PARAMETERS_BY_CODE: Final[Mapping[str, str]] = MappingProxyType({"PromptExceedsContext": "messages"})
+"""Return codes that are always about one key, whatever their message says (decision U35)."""
+
 _RETRY_SECONDS_OF_A_503: Final = 30
 _MAX_MESSAGE_CHARACTERS: Final = 2000
 _MAX_PATH_CHARACTERS: Final = 256
@@ -82,7 +85,7 @@ def refusal_error(
     return ChatFrontError(
         answer.rc,
         message,
-        param=_param(message, request),
+        param=_param(message, request) or _PARAMETERS_BY_CODE.get(answer.rc),
         status=answer.status,
         metadata=metadata,
         retry_after=_retry_after(answer),

@@ -164,6 +164,12 @@ def test_a_native_refusal_keeps_its_status_code_and_message() -> None:
     assert not error.held
 
 
+def test_messages_that_do_not_fit_are_the_hordes_refusal_about_messages() -> None:
+    body = {"message": "The messages do not fit into 4096 tokens.", "rc": "PromptExceedsContext"}
+    error = refusal_error(refusal(400, body), request())
+    assert (error.status, error.code, error.param) == (400, "PromptExceedsContext", "messages")
+
+
 @pytest.mark.rule("ERR-11")
 def test_an_unknown_key_is_the_hordes_401() -> None:
     error = refusal_error(refusal(401, {"message": "No user has this key.", "rc": "InvalidAPIKey"}), request())
