@@ -87,9 +87,13 @@ async def test_reasoning_is_in_the_sdks_extra_field(chain: Chain) -> None:
 
 @pytest.mark.rule("STR-22", "STR-16")
 async def test_a_stream_accumulates_to_the_same_message(chain: Chain) -> None:
-    async with sdk(chain) as client, serving_jobs(chain, {"content": "Hello."}), client.chat.completions.stream(
-        model=MODEL, messages=QUESTION, stream_options={"include_usage": True}
-    ) as stream:
+    async with (
+        sdk(chain) as client,
+        serving_jobs(chain, {"content": "Hello."}),
+        client.chat.completions.stream(
+            model=MODEL, messages=QUESTION, stream_options={"include_usage": True}
+        ) as stream,
+    ):
         final = await stream.get_final_completion()
     assert final.choices[0].message.content == "Hello."
     assert final.usage is not None

@@ -60,7 +60,8 @@ class Exchange:
         getter = asyncio.ensure_future(self._parts.get())
         try:
             async with asyncio.timeout(_LIMIT_SECONDS):
-                await asyncio.wait({getter, self._task}, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {getter, self._task}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if getter.done():
                 return getter.result()
             if not self._parts.empty():
@@ -228,7 +229,8 @@ async def in_process_client(app: ASGIApp) -> AsyncIterator[InProcessClient]:
 
 async def _expect(messages: "asyncio.Queue[Message]", lifespan: "asyncio.Future[None]", kind: str) -> None:
     getter = asyncio.ensure_future(messages.get())
-    await asyncio.wait({getter, lifespan}, return_when=asyncio.FIRST_COMPLETED, timeout=_LIMIT_SECONDS)
+    either: set[asyncio.Future[Any]] = {getter, lifespan}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=_LIMIT_SECONDS)
     if not getter.done():
         getter.cancel()
         lifespan.result()
