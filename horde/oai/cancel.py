@@ -22,8 +22,9 @@ from horde.oai.native_status import NativeStatus
 __all__ = ["MAX_FAILED_CANCELS", "CancelOutcome", "CancelTarget", "Cancels"]
 
 MAX_FAILED_CANCELS: Final = 10_000
-"""The most cancels kept for another try; the oldest is dropped first (CAN-9)."""
+"""The most cancels kept for another try; the one that has waited longest is dropped first (CAN-9)."""
 
+_DRAIN_MARGIN_SECONDS: Final = 0.5
 _HTTP_NOT_FOUND: Final = 404
 _HTTP_OK: Final = 200
 
@@ -94,7 +95,8 @@ class Cancels:
         self._observer = observer
         self._clock = clock
         self._failed: OrderedDict[str, CancelTarget] = OrderedDict()
-        self._running: set[asyncio.Task[object]] = set()
+        self._running: dict[str, asyncio.Task[NativeStatus | None]] = {}
+        self._following: dict[asyncio.Task[None], tuple[asyncio.Task[CancelTarget], CancelTarget]] = {}
 
     @property
     def failed_count(self) -> int:
@@ -104,9 +106,23 @@ class Cancels:
     async def cancel(self, target: CancelTarget) -> NativeStatus | None:
         """Cancel now, within the budget; what fails is kept for another try.
 
+        The call runs in a task of its own: a caller that is cancelled meanwhile does not interrupt it, and a second
+        cancel of the same request waits for the first.
+
         Returns:
             The status the Horde answered with: a reply committed before the cancel is in it. None without an answer.
         """
+        return await asyncio.shield(self._start(target))
+
+    def _start(self, target: CancelTarget) -> "asyncio.Task[NativeStatus | None]":
+        key = target.operation_key
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.create_task(self._cancel(target), name="front - cancel")
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return task
+
+    async def _cancel(self, target: CancelTarget) -> NativeStatus | None:
         outcome, status = await self._attempt(target)
         self._observer.cancel_ended(outcome)
         if outcome in _TO_REPEAT:
@@ -115,30 +131,51 @@ class Cancels:
             self._failed.pop(target.operation_key, None)
         return status
 
-    async def acknowledge(self, target: CancelTarget) -> bool:
+    async def confirm(self, target: CancelTarget) -> bool:
         """Cancel now and say whether the Horde confirmed that nothing of it runs or ever will."""
         await self.cancel(target)
         return target.operation_key not in self._failed
 
     def spawn(self, target: CancelTarget) -> None:
         """Cancel in the background: nobody waits for the answer."""
-        task = asyncio.create_task(self.cancel(target), name="front - cancel")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._start(target)
 
-    def spawn_after(self, submit: "asyncio.Task[CancelTarget]") -> None:
-        """Let a submit whose client left finish, then cancel what it created (decision U30)."""
+    def spawn_after(self, submit: "asyncio.Task[CancelTarget]", operation: CancelTarget) -> None:
+        """Let a submit whose client left finish, then cancel what it created (decision U30).
+
+        Args:
+            submit: The submit under way.
+            operation: Its operation, cancelled by key when the front stops before the submit ends.
+        """
 
         async def follow() -> None:
             try:
-                target = await submit
+                target = await asyncio.shield(submit)
             except ChatFrontError:
                 return  # Refused, or cleaned up by the submit itself: nothing is left to cancel.
             await self.cancel(target)
 
         task = asyncio.create_task(follow(), name="front - cancel after submit")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._following[task] = (submit, operation)
+        task.add_done_callback(lambda done: self._following.pop(done, None))
+
+    async def abort(self, submit: "asyncio.Task[CancelTarget]", operation: CancelTarget) -> bool:
+        """Give up a submit that has not ended, and cancel whatever it created or still may.
+
+        Args:
+            submit: The submit under way.
+            operation: Its operation, cancelled by key when the submit did not end by itself.
+
+        Returns:
+            Whether the Horde confirmed that nothing of it runs or ever will.
+        """
+        submit.cancel()
+        await asyncio.wait({submit})
+        if submit.cancelled():
+            return await self.confirm(operation)
+        if submit.exception() is not None:
+            return operation.operation_key not in self._failed
+        return await self.confirm(submit.result())
 
     async def run(self) -> None:
         """Repeat failed cancels until cancelled; a request past its expiry is forgotten (CAN-8)."""
@@ -152,21 +189,26 @@ class Cancels:
         for key, target in list(self._failed.items()):
             if target.submitted_at <= expired:
                 self._failed.pop(key, None)
-        async with asyncio.TaskGroup() as group:
-            for target in list(self._failed.values()):
-                group.create_task(self.cancel(target), name="front - cancel retry")
+        if self._failed:
+            await asyncio.wait([self._start(target) for target in self._failed.values()])
 
     async def drain(self) -> None:
-        """Wait for the cancels under way, then send the failed ones once more (CAN-7)."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._timeout)
+        """End what is under way: abort submits nobody waits for, finish cancels, repeat the failed ones once (CAN-7).
+
+        Takes two budgets at most.
+        """
+        aborts = [
+            asyncio.create_task(self.abort(submit, operation), name="front - abort")
+            for submit, operation in self._following.values()
+        ]
+        if under_way := [*aborts, *self._running.values()]:
+            await asyncio.wait(under_way, timeout=self._timeout + _DRAIN_MARGIN_SECONDS)
         await self.retry()
         if self._failed:
             logger.warning("{} requests could not be cancelled on the Horde and end by their expiry", len(self._failed))
 
     def _keep(self, target: CancelTarget) -> None:
-        self._failed[target.operation_key] = target
-        self._failed.move_to_end(target.operation_key)
+        self._failed.setdefault(target.operation_key, target)
         while len(self._failed) > MAX_FAILED_CANCELS:
             self._failed.popitem(last=False)
 

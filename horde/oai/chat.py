@@ -12,14 +12,20 @@ from typing import Final
 
 import orjson
 from loguru import logger
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from horde.oai.answers import ClientStalledError, EventStream, read_headers, send_error, send_json
 from horde.oai.body import ClientLeftError
 from horde.oai.cancel import CancelTarget
 from horde.oai.errors import ChatFrontError, FrontCode
 from horde.oai.horde_client import NativeAnswer
-from horde.oai.mapping import ReplyContext, build_completion, build_native_chat_body, relays_deltas
+from horde.oai.mapping import (
+    ReplyContext,
+    build_completion,
+    build_native_chat_body,
+    estimate_request_tokens,
+    relays_deltas,
+)
 from horde.oai.native_status import NativeStatus
 from horde.oai.prepare import PreparedRequest, prepare_request
 from horde.oai.state import FrontState
@@ -29,9 +35,10 @@ from horde.oai.trace import RequestTrace
 from horde.oai.wait_answers import shutting_down_error, wait_error_answer
 from horde.oai.wait_errors import (
     DeclarationGapError,
+    FrontStoppingError,
     QueueUnavailableError,
     RequestFaultedError,
-    StatusRefusedError,
+    StreamDivergedError,
     WaitError,
 )
 from horde.oai.waiter import ChatRequestWatcher, DeltaSubscription, SignalSubscription, WaitBudget, WaitTiming
@@ -55,6 +62,7 @@ async def chat_completions(state: FrontState, scope: Scope, receive: Receive, se
         state.metrics.client_retried()
     try:
         prepared = await prepare_request(state, scope, receive, headers)
+        state.open_requests.check_open()
         slot = state.limiter.acquire(prepared.source)
     except ClientLeftError:
         return
@@ -62,8 +70,10 @@ async def chat_completions(state: FrontState, scope: Scope, receive: Receive, se
         state.metrics.request_refused(error.status, error.code)
         await send_error(send, error)
         return
+    exchange = ChatExchange(state, prepared, receive, send)
+    del prepared  # It holds the body, which nothing needs once the request is submitted.
     with slot:
-        await ChatExchange(state, prepared, receive, send).run()
+        await exchange.run()
 
 
 class ChatExchange:
@@ -78,17 +88,24 @@ class ChatExchange:
 
     def __init__(self, state: FrontState, prepared: PreparedRequest, receive: Receive, send: Send) -> None:
         self._state = state
-        self._prepared = prepared
         self._receive = receive
-        self._send = send
+        self._send_raw = send
         request = prepared.request
         options = request.horde
+        self._request = request.without_content()
+        self._caller = prepared.caller
+        self._created = prepared.created
+        self._budget = WaitBudget(prepared.arrived + prepared.budget_seconds)
+        self._prompt_tokens = estimate_request_tokens(prepared.body)
         self._relays = state.reader is not None and relays_deltas(request)
         self._fail_fast = options is not None and options.availability_mode == "fail_fast"
         asked = options.include_reasoning if options is not None else None
         self._include_reasoning = state.settings.include_reasoning if asked is None else asked
         self._trace = RequestTrace(state.metrics, bool(request.stream), request.accepted_models, self._fail_fast)
-        self._operation_key = str(uuid.uuid4())
+        self._operation = CancelTarget(prepared.caller, prepared.arrived, str(uuid.uuid4()))
+        self._submission: Submission | None = self._build_submission(prepared)
+        self._submit_task: asyncio.Task[CancelTarget] | None = None
+        self._started = False
         self._target: CancelTarget | None = None
         self._ended = False
         self._reply: ReplyStream | None = None
@@ -111,8 +128,7 @@ class ChatExchange:
             self._abandon()
             self._state.open_requests.remove(self)
             self._trace.finish()
-            with suppress(asyncio.CancelledError):
-                await client
+            await asyncio.wait({client})
 
     def interrupt(self) -> None:
         """End the request now: this front stops (decision U44)."""
@@ -148,32 +164,44 @@ class ChatExchange:
             if state.reader is not None and self._relays:
                 deltas = held.enter_context(state.reader.subscribe(request_id))
             try:
-                await self._deliver(target, signals, deltas)
-            except WaitError as error:
-                await self._answer_wait_error(target, error)
+                await self._deliver_or_answer(target, signals, deltas)
             except ClientStalledError:
                 logger.info("The client of request {} stopped reading; its request is cancelled", request_id)
 
+    def _build_submission(self, prepared: PreparedRequest) -> Submission:
+        key = self._operation.operation_key
+        body = build_native_chat_body(prepared.request, prepared.body, operation_key=key, relay=self._relays)
+        return Submission(self._request, orjson.dumps(body), key, prepared.caller)
+
     async def _submit(self) -> CancelTarget:
         """Submit once; a client that leaves meanwhile does not interrupt it, and what it created is cancelled."""
-        prepared = self._prepared
-        body = build_native_chat_body(
-            prepared.request, prepared.body, operation_key=self._operation_key, relay=self._relays
-        )
-        submission = Submission(prepared.request, orjson.dumps(body), self._operation_key, prepared.caller)
+        submission, self._submission = self._submission, None
+        assert submission is not None  # noqa: S101 - a request is submitted once
         submit = asyncio.create_task(self._state.submitter.submit(submission), name="front - submit")
+        del submission
         try:
             return await asyncio.shield(submit)
         except asyncio.CancelledError:
-            self._state.cancels.spawn_after(submit)
+            if self._interruption is _Interruption.SHUTDOWN:
+                self._submit_task = submit
+            else:
+                self._state.cancels.spawn_after(submit, self._operation)
             raise
+
+    async def _deliver_or_answer(
+        self, target: CancelTarget, signals: SignalSubscription | None, deltas: DeltaSubscription | None
+    ) -> None:
+        try:
+            await self._deliver(target, signals, deltas)
+        except WaitError as error:
+            await self._answer_wait_error(target, error)
 
     async def _deliver(
         self, target: CancelTarget, signals: SignalSubscription | None, deltas: DeltaSubscription | None
     ) -> None:
         watcher = self._build_watcher(target, signals)
         status = await watcher.decide()
-        if not self._prepared.request.stream:
+        if not self._request.stream:
             await self._answer_whole(status or await watcher.wait())
             return
         reply = self._reply = self._build_stream(deltas)
@@ -181,16 +209,16 @@ class ChatExchange:
         await self._complete_stream(reply, status or await reply.relay(watcher))
 
     def _build_watcher(self, target: CancelTarget, signals: SignalSubscription | None) -> ChatRequestWatcher:
-        state, prepared = self._state, self._prepared
+        state, caller = self._state, self._caller
         settings, listener = state.settings, state.listener
         request_id = target.request_id or ""
 
         async def read_status(seconds: float) -> NativeAnswer:
-            return await state.client.status(request_id, prepared.caller, limit_seconds=seconds)
+            return await state.client.status(request_id, caller, limit_seconds=seconds)
 
         return ChatRequestWatcher(
             read_status,
-            budget=WaitBudget(prepared.arrived + prepared.budget_seconds),
+            budget=self._budget,
             timing=WaitTiming(
                 recheck=settings.signal_recheck_seconds,
                 poll=settings.poll_seconds,
@@ -206,7 +234,7 @@ class ChatExchange:
         )
 
     def _build_stream(self, deltas: DeltaSubscription | None) -> ReplyStream:
-        settings, request = self._state.settings, self._prepared.request
+        settings, request = self._state.settings, self._request
         return ReplyStream(
             EventStream(self._send, write_timeout_seconds=settings.write_timeout_seconds),
             shape=StreamShape(
@@ -222,17 +250,16 @@ class ChatExchange:
         )
 
     def _reply_context(self) -> ReplyContext:
-        prepared = self._prepared
         return ReplyContext(
             request_id=self._trace.request_id or "",
-            request=prepared.request,
-            body=prepared.body,
-            created=prepared.created,
+            fallback_model=self._request.accepted_models[0],
+            prompt_tokens=self._prompt_tokens,
+            created=self._created,
             include_reasoning=self._include_reasoning,
         )
 
     def _request_headers(self) -> dict[str, str]:
-        return {"x-request-id": self._trace.request_id or self._operation_key}
+        return {"x-request-id": self._trace.request_id or self._operation.operation_key}
 
     async def _answer_whole(self, status: NativeStatus) -> None:
         if status.generation is None:
@@ -253,20 +280,28 @@ class ChatExchange:
         """Cancel what nobody waits for any more, and answer; a reply that the cancel's answer shows is delivered."""
         if isinstance(error, QueueUnavailableError):
             self._trace.refused_by_queue(error.wait_time, error.threads)
-        if isinstance(error, RequestFaultedError | StatusRefusedError):
+        if isinstance(error, RequestFaultedError):
             self._ended = True
-        elif not self._ended and await self._cancel_and_deliver(target):
-            return
+        elif not self._ended:
+            try:
+                if await self._cancel_and_deliver(target):
+                    return
+            except StreamDivergedError as diverged:
+                error = diverged
         cards = await self._state.catalog.known_cards() if isinstance(error, DeclarationGapError) else {}
-        await self._answer_error(wait_error_answer(error, self._prepared.request, target.request_id or "", cards))
+        await self._answer_error(wait_error_answer(error, self._request, target.request_id or "", cards))
 
     async def _cancel_and_deliver(self, target: CancelTarget) -> bool:
-        """Cancel the request; deliver and return True when its reply was there before the cancel."""
+        """Cancel the request; deliver and return True when its reply was there before the cancel.
+
+        Raises:
+            StreamDivergedError: The reply is there and does not continue what was streamed.
+        """
+        self._ended = True  # The cancel is its own task from here on, whatever becomes of this one.
         status = await self._state.cancels.cancel(target)
-        self._ended = True
         if status is None or not status.replied or (self._reply is not None and self._reply.diverged):
             return False
-        if self._reply is None and not self._prepared.request.stream:
+        if self._reply is None and not self._request.stream:
             await self._answer_whole(status)
             return True
         reply = self._reply
@@ -280,8 +315,13 @@ class ChatExchange:
         self._trace.failed(error)
         if self._reply is not None and self._trace.headers_sent:
             await self._reply.fail(error)
-        else:
+        elif not self._started:
             await send_error(self._send, error, self._request_headers())
+
+    async def _send(self, message: Message) -> None:
+        """Pass a message on, and remember that a response was begun: there is never a second one."""
+        self._started = self._started or message["type"] == "http.response.start"
+        await self._send_raw(message)
 
     async def _settle(self, work: "asyncio.Task[None]") -> None:
         """Answer for work that ended in another way than by its own answer."""
@@ -301,13 +341,13 @@ class ChatExchange:
 
     async def _answer_shutdown(self) -> None:
         """Cancel on the Horde and say that this front stops; a reply that is already there is delivered."""
-        try:
-            if self._target is not None and not self._ended and await self._cancel_and_deliver(self._target):
-                return
-            request_id = self._target.request_id if self._target is not None else None
-            await self._answer_error(shutting_down_error(request_id))
-        except (WaitError, ClientStalledError):
-            logger.debug("The answer of a request given up at shutdown could not be sent")
+        with suppress(ClientStalledError):
+            if self._target is not None:
+                await self._answer_wait_error(self._target, FrontStoppingError())
+            elif self._submit_task is not None:
+                confirmed = await self._state.cancels.abort(self._submit_task, self._operation)
+                key = None if confirmed else self._operation.operation_key
+                await self._answer_error(shutting_down_error(None, unknown_operation=key))
 
     def _abandon(self) -> None:
         """Cancel a job that nobody waits for any more, in the background."""

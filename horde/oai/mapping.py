@@ -17,6 +17,7 @@ __all__ = [
     "build_model_card",
     "build_native_chat_body",
     "build_system_fingerprint",
+    "estimate_request_tokens",
     "estimate_tokens",
     "relays_deltas",
     "uses_estimates",
@@ -70,15 +71,15 @@ class ReplyContext:
 
     Attributes:
         request_id: The Horde's id.
-        request: The validated request.
-        body: The request as forwarded, for estimates.
+        fallback_model: The model to name when the Horde names none (RES-23).
+        prompt_tokens: The estimate, for a reply whose worker counted none; a body is not kept for it.
         created: When the front accepted the request, Unix seconds.
         include_reasoning: Whether the client gets the reasoning text.
     """
 
     request_id: str
-    request: ChatCompletionRequest
-    body: Mapping[str, Any]
+    fallback_model: str
+    prompt_tokens: int
     created: int
     include_reasoning: bool
 
@@ -86,11 +87,6 @@ class ReplyContext:
     def completion_id(self) -> str:
         """The ``id`` of the completion and of every chunk (decision U23)."""
         return f"chatcmpl-{self.request_id}"
-
-    @property
-    def fallback_model(self) -> str:
-        """The model to name when the Horde names none (RES-23)."""
-        return self.request.accepted_models[0]
 
 
 def build_native_chat_body(
@@ -151,6 +147,20 @@ def estimate_tokens(text: str) -> int:
     return estimate_text_tokens(text)
 
 
+def estimate_request_tokens(body: Mapping[str, Any]) -> int:
+    """Return the estimated tokens of a request's prompt.
+
+    Args:
+        body: The request as forwarded.
+    """
+    return estimate_prompt_tokens(
+        body["messages"],
+        tools=body.get("tools"),
+        tool_choice=body.get("tool_choice"),
+        response_format=body.get("response_format"),
+    )
+
+
 def uses_estimates(generation: Generation) -> bool:
     """Return whether a count of the usage has to be estimated."""
     return generation.prompt_tokens is None or generation.completion_tokens is None
@@ -159,13 +169,7 @@ def uses_estimates(generation: Generation) -> bool:
 def _build_usage(context: ReplyContext, generation: Generation) -> dict[str, Any]:
     prompt, completion = generation.prompt_tokens, generation.completion_tokens
     if prompt is None:
-        body = context.body
-        prompt = estimate_prompt_tokens(
-            body["messages"],
-            tools=body.get("tools"),
-            tool_choice=body.get("tool_choice"),
-            response_format=body.get("response_format"),
-        )
+        prompt = context.prompt_tokens
     if completion is None:
         calls = ((call["function"]["name"], call["function"]["arguments"]) for call in generation.tool_calls)
         texts = (generation.content or "", generation.reasoning or "", *(text for call in calls for text in call))

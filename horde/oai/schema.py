@@ -160,6 +160,10 @@ class ChatCompletionRequest(Shape):
     metadata: Annotated[dict[str, str], Field(max_length=_MAX_METADATA_PAIRS)] | None = None
     horde: HordeOptions | None = None
 
+    def without_content(self) -> "ChatCompletionRequest":
+        """Return the request without what is large: what a wait and its answer still look at."""
+        return self.model_copy(update={"messages": [], "tools": None, "response_format": None, "metadata": None})
+
     @property
     def accepted_models(self) -> tuple[str, ...]:
         """The models that may serve the request, the quoted one first."""

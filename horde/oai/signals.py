@@ -149,6 +149,9 @@ class CompletionSignalListener:
                     await self._subscribe(link)
                     await self._listen(link)
                 except LINK_ERRORS as error:
+                    if self.alive:
+                        # They may be in a wait that counts on signals; from now on they poll.
+                        self._wake_everybody()
                     self.alive = False
                     self._outage.begin(error)
                     await link.close()

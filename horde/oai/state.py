@@ -14,6 +14,7 @@ from horde.oai.metrics import FrontMetrics
 from horde.oai.model_list import ModelCatalog
 from horde.oai.settings import FrontSettings
 from horde.oai.submit import Submitter
+from horde.oai.wait_answers import shutting_down_error
 from horde.oai.waiter import CompletionSignalListener, DeltaStreamReader
 
 __all__ = ["FrontState", "Interruptible", "OpenRequests"]
@@ -33,6 +34,8 @@ class OpenRequests:
         self._open: set[Interruptible] = set()
         self._empty = asyncio.Event()
         self._empty.set()
+        self.closed = False
+        """Set when the front gives up what runs: no further request may begin."""
         self.relaying = 0
         """Streams that relay live text at present; pacing makes fewer pieces as they grow."""
 
@@ -43,6 +46,15 @@ class OpenRequests:
         """A request began."""
         self._open.add(request)
         self._empty.clear()
+
+    def check_open(self) -> None:
+        """Check that a request may begin.
+
+        Raises:
+            ChatFrontError: ``FrontShuttingDown``: what runs is being given up.
+        """
+        if self.closed:
+            raise shutting_down_error(None)
 
     def remove(self, request: Interruptible) -> None:
         """A request ended."""
@@ -55,7 +67,8 @@ class OpenRequests:
         await self._empty.wait()
 
     def interrupt_all(self) -> None:
-        """Tell every open request to end now (decision U44)."""
+        """Tell every open request to end now, and let none begin after it (decision U44)."""
+        self.closed = True
         for request in list(self._open):
             request.interrupt()
 

@@ -7,7 +7,6 @@ that writes events. What was written is what the relay counts as sent, so a stre
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +27,7 @@ from horde.oai.sse import (
 )
 from horde.oai.state import OpenRequests
 from horde.oai.trace import RequestTrace
-from horde.oai.wait_errors import RequestFaultedError, StreamDivergedError
+from horde.oai.wait_errors import RequestFaultedError, StatusRefusedError, StreamDivergedError
 from horde.oai.waiter import ChatRequestWatcher, DeltaSubscription
 
 __all__ = ["ReplyStream", "StreamShape"]
@@ -236,7 +235,10 @@ class ReplyStream:
         if outcome is not None:
             self._trace.metrics.relay_ended(outcome.value)
         if outcome is RelayOutcome.ENDED:
-            status = await watcher.read_once()
+            try:
+                status = await watcher.read_once()
+            except StatusRefusedError:
+                status = None
             if status is not None and status.faulted:
                 raise RequestFaultedError(status.fault)
         raise StreamDivergedError
@@ -247,6 +249,5 @@ async def _cancel(*tasks: "asyncio.Task[NativeStatus] | asyncio.Task[None] | Non
     running = [task for task in tasks if task is not None and not task.done()]
     for task in running:
         task.cancel()
-    for task in running:
-        with suppress(asyncio.CancelledError):
-            await task
+    if running:
+        await asyncio.wait(running)

@@ -7,6 +7,7 @@ when that fails too does the client hear that the outcome is unknown.
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _MAX_ATTEMPTS: Final = 4
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _MAX_BACKOFF_SECONDS: Final = 2.0
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _HTTP_CLAIM_MATCH: Final = 200
 _HTTP_QUEUED: Final = 202
 _HTTP_SERVER_ERROR: Final = 500
@@ -112,7 +114,8 @@ class Submitter:
             if answer is not None and not _is_lost(answer):
                 refusal = answer
                 break
-            await self._back_off(attempts.count, deadline)
+            if attempts.count < _MAX_ATTEMPTS:
+                await self._back_off(attempts.count, deadline)
         return await self._give_up(submission, attempts, refusal)
 
     async def _attempt(self, submission: Submission, attempts: _Attempts, seconds: float) -> NativeAnswer | None:
@@ -142,7 +145,7 @@ class Submitter:
         if attempts.lost:
             # A refusal of a re-send says nothing about the first copy, which may be queued.
             target = CancelTarget(submission.caller, self._clock(), submission.operation_key)
-            if not await self._cancels.acknowledge(target):
+            if not await self._cancels.confirm(target):
                 self._observer.submit_outcome_unknown()
                 logger.warning("The outcome of the submit under operation key {} is unknown", submission.operation_key)
                 raise ChatFrontError(
@@ -163,7 +166,8 @@ def _request_id(answer: NativeAnswer) -> str | None:
     if answer.status not in {_HTTP_CLAIM_MATCH, _HTTP_QUEUED}:
         return None
     value = answer.fields.get("id")
-    return value if isinstance(value, str) and value else None
+    # It becomes part of paths, headers and logs: nothing but visible ASCII may get there.
+    return value if isinstance(value, str) and _REQUEST_ID.fullmatch(value) else None
 
 
 def _is_lost(answer: NativeAnswer) -> bool:

@@ -10,6 +10,7 @@ from horde.oai.refusals import refusal_error
 from horde.oai.schema import ChatCompletionRequest
 from horde.oai.wait_errors import (
     DeclarationGapError,
+    FrontStoppingError,
     NoEligibleWorkerError,
     NoGenerationError,
     QueueUnavailableError,
@@ -86,18 +87,37 @@ def wait_error_answer(
             return _gap(error, request, metadata, cards)
         case QueueUnavailableError():
             return _queue_unavailable(error, metadata)
+        case FrontStoppingError():
+            return shutting_down_error(request_id)
         case _:
             code, message = _PLAIN_ANSWERS.get(type(error), _TIMEOUT_ANSWER)
             return ChatFrontError(code, message, metadata=metadata)
 
 
-def shutting_down_error(request_id: str | None) -> ChatFrontError:
-    """Return the error of a request that a stopping front gives up (decision U44)."""
+def shutting_down_error(request_id: str | None, *, unknown_operation: str | None = None) -> ChatFrontError:
+    """Return the error of a request that a stopping front gives up (decision U44).
+
+    Args:
+        request_id: The Horde's id, when the request was submitted.
+        unknown_operation: The operation key, when whether it was submitted stays unknown.
+    """
+    if unknown_operation is not None:
+        return ChatFrontError(
+            FrontCode.SHUTTING_DOWN,
+            "This front is stopping, and whether the request was queued is unknown. It may run and be charged; a retry "
+            "is a new request.",
+            metadata={"submit_outcome": "unknown", "operation_key": unknown_operation},
+            held=True,
+        )
+    if request_id is None:
+        return ChatFrontError(
+            FrontCode.SHUTTING_DOWN, "This front is stopping; the request was not queued and a retry is safe."
+        )
     return ChatFrontError(
         FrontCode.SHUTTING_DOWN,
         "This front is stopping; the request was cancelled on the AI Horde.",
-        metadata={} if request_id is None else {"request_id": request_id},
-        held=request_id is not None,
+        metadata={"request_id": request_id},
+        held=True,
     )
 
 

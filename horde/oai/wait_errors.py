@@ -7,6 +7,7 @@ WaitError
 ├─ RequestFaultedError      the Horde gave it up
 ├─ NoGenerationError        it is done and there is no reply
 ├─ StatusRefusedError       the Horde refuses to tell, such as 404
+├─ FrontStoppingError       this front gives up what it runs
 ├─ StreamDivergedError      the text relayed so far will not be continued
 └─ WaitTimeoutError         the budget ran out
 """
@@ -18,6 +19,7 @@ from horde.oai.native_status import Fault, ImpossibleReason
 
 __all__ = [
     "DeclarationGapError",
+    "FrontStoppingError",
     "NoEligibleWorkerError",
     "NoGenerationError",
     "QueueUnavailableError",
@@ -100,6 +102,10 @@ class StatusRefusedError(WaitError):
     def __init__(self, answer: NativeAnswer) -> None:
         super().__init__(str(answer.status))
         self.answer = answer
+
+
+class FrontStoppingError(WaitError):
+    """This front stops and gives up what still runs (decision U44)."""
 
 
 class StreamDivergedError(WaitError):

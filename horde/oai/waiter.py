@@ -158,7 +158,7 @@ class ChatRequestWatcher:
         self._jitter = jitter
         self._poll_interval = timing.poll
         self._impossible_since: float | None = None
-        self._empty_reads = 0
+        self._empty_since: float | None = None
         self._failures = 0
         self._pause: float | None = None
         self.latest: NativeStatus | None = None
@@ -190,11 +190,13 @@ class ChatRequestWatcher:
                     self._observer.decided(status)
                     return status
                 self._judge(status)
-                first_read_at = self._budget.clock() if first_read_at is None else first_read_at
-                if not self._fail_fast or self._admits(status, self._budget.clock() - first_read_at):
+                now = self._budget.clock()
+                first_read_at = now if first_read_at is None else first_read_at
+                if not self._fail_fast or self._admits(status, now - first_read_at):
                     self._observer.decided(status)
                     return None
-                source = await self._sleep(self._timing.recheck, WakeSource.RECHECK)
+                rest = first_read_at + POSITIONED_READ_WAIT_SECONDS - now
+                source = await self._sleep(min(self._timing.recheck, rest), WakeSource.RECHECK)
                 continue
             source = await self._next_wake()
 
@@ -258,14 +260,21 @@ class ChatRequestWatcher:
         if status.faulted:
             raise RequestFaultedError(status.fault)
         if status.done_without_generation and not (status.waiting or status.processing):
-            self._empty_reads += 1
-            if self._empty_reads > 1 or (self._signals is not None and self._signals.cancelled):
-                raise NoGenerationError
+            self._judge_empty()
             return
-        self._empty_reads = 0
+        self._empty_since = None
         if status.impossible is not None and status.impossible.kind == _DECLARATION_GAP and not status.processing:
             raise DeclarationGapError(status.impossible)
         self._judge_grace(status)
+
+    def _judge_empty(self) -> None:
+        """Believe that there is no reply once a read after the interval shows it, or a cancelled signal came (DWG)."""
+        now = self._budget.clock()
+        if self._empty_since is None:
+            self._empty_since = now
+        waited = now - self._empty_since >= self._timing.recheck
+        if waited or (self._signals is not None and self._signals.cancelled):
+            raise NoGenerationError
 
     def _judge_grace(self, status: NativeStatus) -> None:
         if status.possible or status.processing:
@@ -295,9 +304,10 @@ class ChatRequestWatcher:
     async def _next_wake(self) -> WakeSource:
         """Wait until a read is due and return why: the earliest of signal, recheck, poll, grace and deadline."""
         if self._pause is not None:
-            return await self._sleep(self._pause, WakeSource.POLL, signals=False)
-        if self._empty_reads:
-            return await self._sleep(self._timing.recheck, WakeSource.RECHECK)
+            return await self._sleep(self._pause, WakeSource.POLL)
+        if self._empty_since is not None:
+            rest = self._empty_since + self._timing.recheck - self._budget.clock()
+            return await self._sleep(max(0.0, rest), WakeSource.RECHECK)
         delay = self._next_poll()
         if self._impossible_since is not None:
             delay = min(delay, max(0.0, self._impossible_since + self._timing.grace - self._budget.clock()))
@@ -319,12 +329,12 @@ class ChatRequestWatcher:
         self._poll_interval = min(max(_MAX_POLL_SECONDS, self._timing.poll), interval * _POLL_GROWTH)
         return interval * self._jitter()
 
-    async def _sleep(self, seconds: float, source: WakeSource, *, signals: bool = True) -> WakeSource:
+    async def _sleep(self, seconds: float, source: WakeSource) -> WakeSource:
         """Wait for a time, a signal or the deadline, whichever is first."""
         left = self._budget.left
         if left <= seconds:
             seconds, source = left, WakeSource.DEADLINE
-        if self._signals is None or not signals:
+        if self._signals is None:
             await asyncio.sleep(seconds)
             return source
         try:
