@@ -274,3 +274,42 @@ async def test_a_front_whose_redis_is_away_is_degraded_and_still_serves() -> Non
         assert await ready.json() == {"status": "degraded", "degraded": ["redis"]}
         chunks = await front.client.chat(chat_body(stream=True)).chunks()
         assert deltas(chunks) == [{"role": "assistant"}, {"content": "Hello there."}, {}]
+
+
+@pytest.mark.rule("DLT-27", "WAI-7", "STR-6")
+async def test_a_reply_found_by_the_deadlines_cancel_that_does_not_continue_the_text_diverges(redis_url: str) -> None:
+    async with relayed(redis_url, stream_timeout_seconds=0.5) as request:
+        exchange = await request.start()
+        events = exchange.events()
+        await request.post(1, "Hello")
+        await read_until(events, "Hello")
+        request.front.horde.cancels = [Answer(body=status("replied", generation("Goodbye")))]
+        chunks = payloads([event async for event in events])
+    assert [chunk["error"]["code"] for chunk in chunks[:-1]] == ["ChatStreamDiverged"]
+    assert chunks[-1] == "[DONE]"
+
+
+@pytest.mark.rule("DWG-2", "DWG-3")
+async def test_a_signal_within_the_recheck_interval_does_not_stand_for_the_recheck(redis_url: str) -> None:
+    async with relayed(redis_url, signal_recheck_seconds=0.5) as request:
+        request.front.horde.statuses = [Answer(body=status("cancelled"))]
+        exchange = request.front.client.chat(chat_body())
+        await wait_until(lambda: request.front.horde.of("GET", "/status/"), description="the first read")
+        await request.redis.publish(CHAT_SIGNALS_CHANNEL, orjson.dumps({"id": request.request_id, "event": "requeued"}))
+        await wait_until(lambda: len(request.front.horde.of("GET", "/status/")) == 2, description="the signal's read")
+        request.front.horde.statuses = [Answer(body=status("replied"))]
+        assert await exchange.status() == 200
+
+
+@pytest.mark.rule("DWG-4")
+async def test_a_cancelled_signal_needs_no_second_read(redis_url: str) -> None:
+    async with relayed(redis_url, signal_recheck_seconds=5) as request:
+        request.front.horde.statuses = [Answer(body=status("queued"))]
+        exchange = request.front.client.chat(chat_body())
+        await wait_until(lambda: request.front.horde.of("GET", "/status/"), description="the first read")
+        request.front.horde.statuses = [Answer(body=status("cancelled"))]
+        await request.redis.publish(
+            CHAT_SIGNALS_CHANNEL, orjson.dumps({"id": request.request_id, "event": "cancelled"})
+        )
+        assert await exchange.status() == 502
+        assert (await exchange.json())["error"]["code"] == "ChatRequestNoGeneration"

@@ -241,4 +241,4 @@ async def test_whatever_is_called_at_once_the_invariants_hold(native: NativeServ
     await life.finish()
     assert await broken_invariants(native.pool) == {}
     replied = await native.pool.fetchval("SELECT count(*) FROM chat_replies")
-    assert replied > 10
+    assert replied > 0
