@@ -2,11 +2,11 @@
 # `make setup` comes first in all of them and costs nothing once done.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format docs bench fuzz clean
+.PHONY: help setup run test lint format docs bench fuzz test-node clean
 BIN := .venv/bin
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the pinned dependencies; does nothing when it is current
 	@scripts/setup
@@ -35,6 +35,9 @@ bench: setup ## Measure the time to the first token against the model server alo
 
 fuzz: setup ## Call the front by its own OpenAPI document with generated requests
 	@LOGURU_LEVEL=WARNING $(BIN)/python -m scripts.fuzz $(ARGS)
+
+test-node: setup ## Run the official Node SDK against the front; needs Node.js and npm
+	@LOGURU_LEVEL=WARNING $(BIN)/python -m scripts.test_node
 
 clean: ## Remove what setup, run and test made: .venv, .horde, caches
 	rm -rf .venv .horde build dist htmlcov .coverage .coverage.*

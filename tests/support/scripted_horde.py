@@ -125,6 +125,11 @@ class ScriptedHorde:
         """Let the status reads answer these bodies in turn."""
         self.statuses = [Answer(body=body) for body in bodies]
 
+    def restart(self, statuses: list[Answer]) -> None:
+        """Play these answers to status reads from the first one."""
+        self.statuses = statuses
+        self._played.pop("GET", None)
+
     def of(self, method: str, part: str = "") -> list[Call]:
         """Return the calls of a method whose path holds a part."""
         return [call for call in self.calls if call.method == method and part in call.path]
