@@ -128,3 +128,13 @@ async def test_the_same_request_is_served_once_the_pool_has_changed() -> None:
         ]
         body = chat_body(seed=1, horde={"availability_mode": "fail_fast"})
         assert [await front.client.chat(body).status() for _ in range(3)] == [404, 503, 200]
+
+
+@pytest.mark.rule("RES-16")
+async def test_the_price_shown_is_the_hordes_own() -> None:
+    async with running_front() as front:
+        prices = []
+        for kudos in (3.1, 8.1):
+            front.horde.restart([Answer(body=status("replied", generation(kudos=kudos)))])
+            prices.append((await front.client.chat(chat_body()).json())["x_horde"]["kudos"])
+    assert prices == [3.1, 8.1]
