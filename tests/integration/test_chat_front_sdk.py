@@ -190,3 +190,19 @@ async def test_raw_responses_carry_the_request_id_in_their_header(chain: Chain) 
         raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=QUESTION)
         completion = raw.parse()
     assert completion.id == f"chatcmpl-{raw.headers['x-request-id']}"
+
+
+@pytest.mark.rule("GEN-6", "RES-1", "STR-22")
+async def test_the_synchronous_client_works_alike_typed_raw_and_streamed(chain: Chain) -> None:
+    def ask() -> tuple[str | None, str, str]:
+        with openai.OpenAI(base_url=chain.base_url, api_key=chain.api_key, max_retries=0) as client:
+            typed = client.chat.completions.create(model=MODEL, messages=QUESTION)
+            raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=QUESTION)
+            stream = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True)
+            text = "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
+            return typed.choices[0].message.content, raw.text, text
+
+    async with serving_jobs(chain, *[{"content": "Hello."}] * 3):
+        typed, raw, text = await asyncio.to_thread(ask)
+    assert typed == text == "Hello."
+    assert '"content":"Hello."' in raw
