@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from horde.chat_contract import exceeds_depth
 from horde.native.errors import NativeError, OutcomeUnknownError, RefusalError, ReturnCode
 from horde.native.state import NativeState
 from horde.native.users import User
@@ -20,6 +21,12 @@ __all__ = ["EXCEPTION_HANDLERS", "caller", "json_answer", "path_id", "read_json"
 
 _JSON_HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 _SERVER_ERROR: Final = 500
+
+_MAX_DEPTH: Final = 66
+"""Levels of nesting in a body; a front, whose own bound is 64, adds up to two around what its client sent."""
+
+_MAX_VALUES: Final = 2**17
+"""JSON values in a body; twice a front's bound, since it adds keys of its own."""
 
 
 def state_of(request: Request) -> NativeState:
@@ -55,6 +62,11 @@ async def read_json(request: Request) -> dict[str, Any]:
         raise RefusalError(ReturnCode.BAD_REQUEST, "The body is not valid JSON.") from None
     if not isinstance(body, dict):
         raise RefusalError(ReturnCode.BAD_REQUEST, "The body has to be a JSON object.")
+    if exceeds_depth(body, _MAX_DEPTH, values=_MAX_VALUES):
+        raise RefusalError(
+            ReturnCode.BAD_REQUEST,
+            f"The body nests more than {_MAX_DEPTH} levels deep or holds more than {_MAX_VALUES} values.",
+        )
     return body
 
 

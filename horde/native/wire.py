@@ -132,10 +132,10 @@ class WorkerRestriction(Shape):
 class SubmitBody(Shape):
     """Body of ``POST /api/v2/generate/chat``; every key but ``messages`` and ``models`` is optional."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     models: Annotated[list[Name], Field(min_length=1, max_length=MAX_CHAT_MODEL_COUNT)]
     params: SubmitParams = SubmitParams()
-    tools: list[ToolDefinition] | None = None
+    tools: Annotated[list[ToolDefinition], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -171,7 +171,7 @@ class PopBody(_WorkerBody):
     """Body of a pop: who the worker is, what it declares, and how long it waits (NAT-14)."""
 
     name: Annotated[Name, Field(max_length=100)]
-    models: Annotated[list[Name], Field(max_length=100)] = Field(default_factory=list)
+    models: Annotated[list[Name], Field(max_length=100, fail_fast=True)] = Field(default_factory=list)
     threads: Annotated[int, Field(ge=1, le=10_000)] = 1
     bridge_agent: Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_nul)] = "unknown"
     chat_jobs: bool = False
@@ -185,7 +185,7 @@ class PopBody(_WorkerBody):
     )
     wait_seconds: Annotated[float, Field(ge=0, le=25)] = 0.0
     pop_id: Id | None = None
-    running: Annotated[list[Id], Field(max_length=10_000)] | None = None
+    running: Annotated[list[Id], Field(max_length=10_000, fail_fast=True)] | None = None
 
     _drop_nulls = model_validator(mode="before")(_not_null)
 

@@ -274,6 +274,20 @@ async def test_a_body_over_the_limit_is_refused(migrated_database_url: str) -> N
         assert (answer.status, answer.rc) == (413, "RequestTooLarge")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": ' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"messages": [' + b"1," * 200_000 + b"1]}",
+        b'{"messages": [' + b'{"role":"user","content":"a"},' * 60_000 + b'{"role":"user","content":"a"}]}',
+    ],
+    ids=["deep", "many numbers", "many messages"],
+)
+async def test_a_body_with_too_much_structure_is_refused_before_it_is_validated(client: Caller, body: bytes) -> None:
+    answer = await client.call("POST", "/v2/generate/chat", body)
+    assert (answer.status, answer.rc) == (400, "BadRequest")
+
+
 async def test_paths_and_methods_that_are_not_served_are_told_apart(client: Caller) -> None:
     assert (await client.call("GET", "/v2/nothing")).rc == "NotFound"
     assert (await client.call("PATCH", "/v2/generate/chat")).rc == "MethodNotAllowed"
