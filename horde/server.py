@@ -8,6 +8,7 @@ are still taken, then the listeners close, then what runs is given time.
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import socket
 import sys
@@ -24,6 +25,9 @@ __all__ = ["ListenError", "ServeOptions", "bind_socket", "run_event_loop", "serv
 _BACKLOG = 2048
 """Connections the kernel holds before the loop accepts them; a burst of clients must not be refused."""
 
+_DRAIN_MARGIN_SECONDS = 1
+"""Between the end of the application's own drain and the server's: what it answers last still goes out."""
+
 
 class ListenError(Exception):
     """The address cannot be listened on; the message is one sentence for the person who started the program."""
@@ -31,18 +35,26 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How long a server takes to stop, and how many connections it lets idle.
+    """How long a server takes to stop, and what it lets a connection hold.
 
     Attributes:
         accept_seconds: Time after the signal in which new connections are still taken, so that a balancer sees
             ``/readyz`` fail before connections are refused.
-        drain_seconds: Time that running requests have after the listeners closed, before their tasks are cancelled.
+        drain_seconds: Time that running requests have after the listeners closed; their tasks are cancelled when an
+            application did not end them by itself a second later at the earliest, two at the latest.
         keepalive_seconds: How long an idle kept-alive connection stays open.
+        unread_seconds: How long a client may leave sent data unacknowledged, or its window shut, before the kernel
+            ends the connection, whatever the application does; the system's default (minutes to for ever) when None.
+            Linux only.
+        send_buffer_bytes: Size of the kernel's send buffer of a connection, which the kernel doubles for its own
+            accounting; the system's default, which grows to megabytes, when None.
     """
 
     accept_seconds: float = 0.0
     drain_seconds: float = 20.0
     keepalive_seconds: int = 75
+    unread_seconds: float | None = None
+    send_buffer_bytes: int | None = None
 
 
 def bind_socket(host: str, port: int, *, file_descriptor: int | None = None) -> socket.socket:
@@ -94,16 +106,20 @@ class _Server(uvicorn.Server):
         self._accept_seconds = accept_seconds
         self._loop = asyncio.get_running_loop()
         self._forced = asyncio.Event()
+        self._signal_count = 0
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Tell the application at once; a second signal of any kind stops waiting for what runs."""
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
+        """Tell the application at once; a second signal of any kind stops waiting for what runs.
+
+        Signals are counted: a drain that the application began by itself is not cut short by the first. uvicorn's own
+        handling is left out, which raises the signal again at the end: a clean drain is a success.
+        """
+        self._signal_count += 1
         self._loop.call_soon_threadsafe(self._stopping.set)
-        if self.should_exit:
+        if self._signal_count > 1:
             self.force_exit = True
             self._loop.call_soon_threadsafe(self._forced.set)
-        super().handle_exit(sig, frame)
-        # A clean drain is a success: uvicorn would raise the signal again and end with its status.
-        self._captured_signals.clear()
+        self.should_exit = True
 
     async def main_loop(self) -> None:
         """Serve until told to stop, then for the accept time."""
@@ -112,6 +128,31 @@ class _Server(uvicorn.Server):
         if self._accept_seconds > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._forced.wait(), self._accept_seconds)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listeners and wait for what runs; when forced, cut its connections off.
+
+        uvicorn alone would go on waiting: a listener counts as closed when its connections are.
+        """
+        cutter = asyncio.create_task(self._cut_off_when_forced(), name="server - forced stop")
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutter.cancel()
+
+    async def _cut_off_when_forced(self) -> None:
+        await self._forced.wait()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def _limit_connections(listener: socket.socket, options: ServeOptions) -> None:
+    """Bound what a connection may hold; accepted sockets inherit it from the listening one."""
+    if options.send_buffer_bytes is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
+    if options.unread_seconds is not None and sys.platform == "linux":
+        milliseconds = max(1, round(options.unread_seconds * 1000))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 async def serve(
@@ -128,11 +169,12 @@ async def serve(
         listener: A bound socket, from :func:`bind_socket`; closed on return.
         stopping: Set at the signal, or by the caller to end the server; shared with the application, which turns
             unready and ends its streams by it.
-        options: Times of the shutdown.
+        options: Times of the shutdown and bounds of a connection.
 
     Raises:
         SystemExit: The application's lifespan failed to start (uvicorn's status 3).
     """
+    _limit_connections(listener, options)
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -142,8 +184,10 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        # By default uvicorn believes what any peer on this machine says about whose request it is.
+        proxy_headers=False,
         timeout_keep_alive=options.keepalive_seconds,
-        timeout_graceful_shutdown=max(1, round(options.drain_seconds)),
+        timeout_graceful_shutdown=math.ceil(options.drain_seconds) + _DRAIN_MARGIN_SECONDS,
     )
     server = _Server(config, stopping, options.accept_seconds)
 
