@@ -99,7 +99,10 @@ class Start:
         keys = self._state.keys()
         self._check_model()
         # Both ports are taken first: one in use is known before anything was started for nothing.
-        with _listen(self._options.native_port) as native, _listen(self._options.front_port) as front:
+        with (
+            _listen(self._options.native_port, "--native-port") as native,
+            _listen(self._options.front_port, "--front-port") as front,
+        ):
             addresses = Addresses(
                 native_url=f"http://127.0.0.1:{native.getsockname()[1]}/api",
                 front_url=f"http://127.0.0.1:{front.getsockname()[1]}/v1",
@@ -243,11 +246,11 @@ class Start:
         return child
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(port: int, option: str) -> socket.socket:
     try:
         listener = bind_socket("127.0.0.1", port)
     except ListenError as error:
-        raise StartError(str(error)) from error
+        raise StartError(f'{error} Here: make run ARGS="{option} 0", or horde up {option} 0.') from error
     # From now on the kernel holds connections for the program that will accept them: a worker that is ready before
     # the Horde waits, and is not refused.
     listener.listen()

@@ -66,12 +66,11 @@ def refusal_error(
     if answer.rc == "ChatKudosCapExceeded":
         return _kudos_cap_error(message, metadata)
     if answer.rc == "UnknownChatModel":
-        return ChatFrontError(
-            FrontCode.MODEL_NOT_FOUND,
-            message,
-            param=_param(message, request) or _model_param(request),
-            metadata=metadata,
-        )
+        param = _param(message, request) or _model_param(request)
+        if request.models is None:
+            # The Horde names the place in its own list of models; this client sent one model.
+            message = NATIVE_REQUEST_PATH_PATTERN.sub("'model' ", message, count=1)
+        return ChatFrontError(FrontCode.MODEL_NOT_FOUND, message, param=param, metadata=metadata)
     if answer.rc == "NoOnlineChatWorker":
         return ChatFrontError(
             FrontCode.NO_ELIGIBLE_WORKER,

@@ -83,7 +83,8 @@ async def test_a_port_in_use_is_one_sentence_before_anything_is_started(tmp_path
         async with horde_up(tmp_path, option, str(port)) as horde:
             assert await horde.ended() == 3
     assert horde.output == (
-        f"Port {port} on 127.0.0.1 is in use by another program; stop it or choose another port (0 takes a free one).\n"
+        f"Port {port} on 127.0.0.1 is in use by another program; stop it or choose another port (0 takes a free one)."
+        f' Here: make run ARGS="{option} 0", or horde up {option} 0.\n'
     )
 
 

@@ -205,7 +205,7 @@ def test_an_unknown_model_is_model_not_found_at_the_entry_the_horde_names() -> N
     assert listed.metadata == {"rc": "UnknownChatModel"}
     assert listed.message == body["message"]
     single = refusal_error(refusal(404, {**body, "message": "'models[0]' names none"}), request())
-    assert single.param == "model"
+    assert (single.param, single.message) == ("model", "'model' names none")
 
 
 @pytest.mark.rule("NEW-1", "NEW-2", "RTY-6")
