@@ -62,6 +62,11 @@ _INT32: Final = 2**31 - 1
 _MAX_RESTRICTED_WORKERS: Final = 32
 _MAX_DECLARATIONS: Final = 64
 _PARAMS: Final = "params"
+_MAX_KEYS: Final = 64
+"""Keys of an object of a submit; three times what the largest one documents."""
+_MAX_ERRORS: Final = 50
+_MAX_NAME_CHARACTERS: Final = 64
+_SCHEMA_KEYS: Final = frozenset({"parameters", "schema"})
 
 
 def _as_uuid(value: object) -> object:
@@ -303,25 +308,47 @@ def parse_body[Body: BaseModel](model: type[Body], raw: Mapping[str, Any]) -> Bo
     Raises:
         ValidationFailedError: It is not of that shape; the fields in the order of the request's keys.
     """
+    if model.model_config.get("extra") == "forbid" and (crowded := _find_crowded(raw)):
+        raise ValidationFailedError({crowded: f"An object may have at most {_MAX_KEYS} keys."})
     try:
         return model.model_validate(raw)
     except ValidationError as error:
         raise ValidationFailedError(_fields(error.errors(include_url=False, include_context=True), raw)) from None
 
 
+def _find_crowded(raw: Mapping[str, Any]) -> str | None:
+    """Return the top-level key at or under which an object has too many keys, before each is made an error of its own.
+
+    The keys of schemas are the client's and no errors of the body's shape.
+    """
+    if len(raw) > _MAX_KEYS:
+        return "body"
+    for name, value in raw.items():
+        pending = [value]
+        while pending:
+            current = pending.pop()
+            if isinstance(current, list):
+                pending.extend(current)
+            elif isinstance(current, dict):
+                if len(current) > _MAX_KEYS:
+                    return name[:_MAX_NAME_CHARACTERS]
+                pending.extend(member for key, member in current.items() if key not in _SCHEMA_KEYS)
+    return None
+
+
 def _fields(errors: list[ErrorDetails], raw: Mapping[str, Any]) -> dict[str, str]:
     params = raw.get(_PARAMS)
-    order = list(raw)
-    inner = list(params) if isinstance(params, Mapping) else []
+    order: dict[object, int] = {name: place for place, name in enumerate(raw)}
+    inner: dict[object, int] = {name: place for place, name in enumerate(params if isinstance(params, dict) else ())}
 
     def place(error: ErrorDetails) -> tuple[int, int]:
         path = error["loc"]
-        outer = order.index(path[0]) if path and path[0] in order else len(order)
-        within = inner.index(path[1]) if path[:1] == (_PARAMS,) and path[1:2] and path[1] in inner else len(inner)
+        outer = order.get(path[0], len(order)) if path else len(order)
+        within = inner.get(path[1], len(inner)) if path[:1] == (_PARAMS,) and path[1:2] else len(inner)
         return outer, within
 
     fields: dict[str, str] = {}
-    for error in sorted(errors, key=place):
+    for error in sorted(errors, key=place)[:_MAX_ERRORS]:
         location = error["loc"]
         inside = location[1:] if location[:1] == (_PARAMS,) and len(location) > 1 else location
         shown: ErrorDetails = {**error, "loc": inside}

@@ -69,6 +69,36 @@ def test_each_wrong_field_of_a_submit_is_named(change: dict[str, Any], path: str
     assert _failing({**_SUBMIT, **change}) == [path]
 
 
+_CROWD = {f"key {number}": 1 for number in range(20_000)}
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (_CROWD, "body"),
+        ({"params": _CROWD}, "params"),
+        ({"messages": [{"role": "user", "content": "a", **_CROWD}]}, "messages"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, **_CROWD}}}, None),
+    ],
+    ids=["top", "params", "message", "format"],
+)
+@pytest.mark.rule("NAT-2")
+def test_an_object_with_a_crowd_of_unknown_keys_is_one_error(change: dict[str, Any], path: str | None) -> None:
+    assert _failing({**_SUBMIT, **change}) == [path or "response_format"]
+
+
+def test_a_schema_may_have_as_many_keys_as_its_client_likes() -> None:
+    schema = {"type": "object", "properties": {name: {} for name in _CROWD}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    parse_body(SubmitBody, {**_SUBMIT, "tools": [tool]})
+
+
+@pytest.mark.rule("NAT-2")
+def test_at_most_fifty_fields_are_answered_the_first_of_the_request() -> None:
+    unknown = [f"key {number}" for number in range(60)]
+    assert _failing({**_SUBMIT, **dict.fromkeys(unknown, 1)}) == unknown[:50]
+
+
 @pytest.mark.rule("NAT-14")
 def test_a_pop_reads_what_the_sdk_declares() -> None:
     limits = ChatWorkerLimits(max_context_length=4096, max_length=512, tools_max_temperature=0.5)
