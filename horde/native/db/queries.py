@@ -12,11 +12,13 @@ __all__ = [
     "END_REQUEST",
     "EXTEND_DEADLINES",
     "FIND_CLAIM",
+    "FIND_EXPIRED_JOBS",
+    "FIND_EXPIRED_REQUESTS",
     "FIND_POPPED_JOB",
     "IS_MODEL_KNOWN",
     "LEAVE_TOMBSTONE",
-    "LOCK_EXPIRED_JOBS",
-    "LOCK_EXPIRED_REQUESTS",
+    "LOCK_EXPIRED_JOB",
+    "LOCK_EXPIRED_REQUEST",
     "LOCK_REQUEST",
     "MARK_STREAM_BROKEN",
     "MARK_SWEPT",
@@ -116,7 +118,7 @@ WITH candidate AS MATERIALIZED (
               WHERE o.model_id = ANY(r.models) AND o.id <> ALL(q.failed_workers) AND {online("o")}
                 AND {serves("o", "ou", "q", fast_limit="$5")}))
         ORDER BY q.priority DESC, q.seq LIMIT 1
-        FOR UPDATE OF r SKIP LOCKED
+        FOR UPDATE OF r, q SKIP LOCKED
     ) found
     WHERE w.id = $1
 ), claimed AS (
@@ -136,8 +138,10 @@ SELECT c.id AS request_id, c.model, c.stream, p.body, extract(epoch FROM j.deadl
 FROM claimed c JOIN job j ON j.request_id = c.id JOIN chat_payloads p ON p.request_id = c.id
 """
 """A pop: the first request of the worker's model, in order, that it may serve and nobody else is taking. The candidate
-is materialised so that the lock is taken once; SKIP LOCKED lets pops pass one another. A worker that failed the request
-gets it again only when no other is eligible."""
+is materialised so that the lock is taken once; SKIP LOCKED lets pops pass one another. The queue's row is locked too: a
+request that was popped and queued again since it was found waits again, but in another row, which this statement could
+not delete. The request comes first, so that only the taken one's row in the queue is locked. A worker that failed the
+request gets it again only when no other is eligible."""
 
 FIND_POPPED_JOB = """
 SELECT j.id AS job_id, j.state, j.request_id, j.model, r.stream, p.body,
@@ -294,33 +298,42 @@ starts from the attempt that counts, so that of two submits one changes somethin
 IS_MODEL_KNOWN = "SELECT EXISTS (SELECT FROM models WHERE name = $1)"
 """Whether workers may declare a model, where models are added by hand alone."""
 
-LOCK_EXPIRED_JOBS = """
+_EXPIRED_JOBS = """
 SELECT r.id AS request_id, j.id AS job_id, r.user_id, r.attempts, r.stream
 FROM chat_jobs j JOIN chat_requests r ON r.id = j.request_id AND r.job_id = j.id
 WHERE j.state = 'processing' AND j.deadline_at < now() AND r.state = 'processing' AND r.expires_at > now()
-ORDER BY j.deadline_at LIMIT $1 FOR UPDATE OF r, j SKIP LOCKED
 """
-"""Attempts whose time has run out. Both rows are locked, so that a lease renewed meanwhile is seen; what somebody else
-is changing is left for the next round."""
 
-LOCK_EXPIRED_REQUESTS = """
+FIND_EXPIRED_JOBS = _EXPIRED_JOBS + "ORDER BY j.deadline_at LIMIT $1"
+"""Attempts whose time has run out, not locked: each is locked and ended in a transaction of its own."""
+
+LOCK_EXPIRED_JOB = _EXPIRED_JOBS + "AND r.id = $1 AND j.id = $2 FOR UPDATE OF r, j SKIP LOCKED"
+"""One of them, if its time is still over. Both rows are locked, so that a lease renewed meanwhile is seen; what is
+being changed by somebody else is left for the next round."""
+
+_EXPIRED_REQUESTS = """
 SELECT id AS request_id, job_id, user_id, stream FROM chat_requests
 WHERE state IN ('waiting', 'processing') AND expires_at <= now()
-ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
 """
-"""Requests whose twenty minutes are over."""
+
+FIND_EXPIRED_REQUESTS = _EXPIRED_REQUESTS + "ORDER BY expires_at LIMIT $1"
+"""Requests whose twenty minutes are over, not locked."""
+
+LOCK_EXPIRED_REQUEST = _EXPIRED_REQUESTS + "AND id = $1 FOR UPDATE SKIP LOCKED"
+"""One of them, if it is still open."""
 
 MARK_SWEPT = """
 UPDATE horde_state SET swept_at = now() WHERE id = 1 AND pg_try_advisory_xact_lock($1)
 RETURNING extract(epoch FROM now() - old.swept_at)::double precision AS seconds
 """
-"""One sweeper at a time, and how long ago the last one ran; no row comes back while another sweeps."""
+"""One sweeper at a time starts, and how long ago the last one did; no row comes back while another starts."""
 
 EXTEND_DEADLINES = """
 UPDATE chat_jobs j SET deadline_at = least(r.expires_at, j.deadline_at + make_interval(secs => $1::double precision))
 FROM chat_requests r WHERE j.state = 'processing' AND r.id = j.request_id
 """
-"""Gives every attempt the time in which nobody could post, after an outage of the Horde or of its database."""
+"""Gives every attempt the time in which nobody could post, after an outage of the Horde or of its database. It locks
+jobs alone, and is committed before anything is ended."""
 
 PURGE_RECORDS = """
 DELETE FROM chat_requests WHERE id IN (

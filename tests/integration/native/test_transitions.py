@@ -1,0 +1,90 @@
+"""Transitions that meet in the middle of one another, and rows that stop others."""
+
+import asyncio
+from uuid import UUID, uuid4
+
+import pytest
+
+from horde.native.db import queries
+from tests.support.native_invariants import broken_invariants
+from tests.support.native_server import Caller, NativeServer
+from tests.support.waiting import wait_until
+
+_WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
+
+
+@pytest.mark.rule("NAT-14")
+async def test_a_request_that_was_popped_and_queued_again_during_a_claim_is_not_claimed_by_it(
+    native: NativeServer, owner: Caller, client: Caller
+) -> None:
+    await owner.come_online(name="slow")
+    await owner.come_online(name="quick")
+    request_id = await client.submit_id()
+    # The same statement, held up between its look at the queue and its lock, as a busy machine does.
+    held_up = queries.CLAIM_JOB.replace(
+        "r.expires_at > now()", "r.expires_at > now() AND pg_advisory_xact_lock_shared(7) IS NOT NULL", 1
+    )
+    assert held_up != queries.CLAIM_JOB
+    slow = await native.worker_id("slow")
+    async with native.pool.acquire() as gate:
+        await gate.execute("SELECT pg_advisory_lock(7)")
+        claim = asyncio.create_task(
+            native.pool.fetchrow(held_up, slow, uuid4(), None, 10.0, 5.0), name="test - slow claim"
+        )
+        await wait_until(lambda: native.pool.fetchval(_WAITS), description="the slow claim to wait")
+        await owner.fault(await owner.pop_job(name="quick"))
+        await gate.execute("SELECT pg_advisory_unlock(7)")
+        assert await claim is None
+    assert await broken_invariants(native.pool) == {}
+    assert (await owner.pop_job(name="slow"))["payload"]["messages"]
+    assert (await client.status(request_id))["processing"] == 1
+
+
+@pytest.mark.rule("NAT-11")
+async def test_a_request_that_cannot_be_ended_keeps_no_other_from_ending(
+    native: NativeServer, owner: Caller, client: Caller
+) -> None:
+    await owner.come_online()
+    broken = await client.submit_id()
+    job = await owner.pop_job()
+    sound = await client.submit_id()
+    # A row that every attempt to queue the request again runs into.
+    await native.pool.execute(
+        "INSERT INTO chat_queue SELECT (q).* FROM ("
+        "SELECT jsonb_populate_record(q, jsonb_build_object('request_id', $1::uuid)) AS q FROM chat_queue q LIMIT 1) q",
+        UUID(broken),
+    )
+    await native.pool.execute("UPDATE chat_jobs SET deadline_at = now() WHERE id = $1", UUID(job["id"]))
+    await native.pool.execute("UPDATE chat_requests SET expires_at = now() WHERE id = $1", UUID(sound))
+
+    async def is_ended() -> bool:
+        return bool((await client.status(sound))["done"])
+
+    await wait_until(is_ended, description="the other request to end")
+    assert (await client.status(broken))["processing"] == 1
+
+
+@pytest.mark.rule("NAT-11")
+async def test_a_sweep_holds_the_accounts_of_one_request_at_a_time(native: NativeServer, owner: Caller) -> None:
+    await owner.come_online()
+    first, second = await native.user("first", kudos=100), await native.user("second", kudos=100)
+    ids = [await caller.submit_id() for caller in (first, second)]
+    async with native.pool.acquire() as connection, connection.transaction():
+        await connection.execute("UPDATE chat_requests SET held = 1")
+        await connection.execute("UPDATE accounts SET balance = balance + 1 WHERE kind = 'held'")
+    async with native.pool.acquire() as connection, connection.transaction():
+        await connection.execute(
+            "SELECT FROM accounts WHERE user_id = (SELECT user_id FROM chat_requests WHERE id = $1) FOR UPDATE",
+            UUID(ids[1]),
+        )
+        await native.pool.execute(
+            "UPDATE chat_requests SET expires_at = now() - make_interval(secs => CASE WHEN id = $1 THEN 2 ELSE 1 END)",
+            UUID(ids[0]),
+        )
+
+        async def is_ended() -> bool:
+            return bool((await first.status(ids[0]))["done"])
+
+        # The second one's ending waits for its accounts; the first one's is committed and holds nothing any more.
+        await wait_until(is_ended, description="the first request to end")
+        assert not (await second.status(ids[1]))["done"]
