@@ -35,6 +35,9 @@ _MAX_ROWS: Final = 200_000
 _MAX_SHAPES: Final = 1000
 """Different kinds of waiting requests that a pop is told about; the commonest."""
 
+_VERSION: Final = 1
+"""Shape of a shared count: it changes with the shape."""
+
 _KEEP_SECONDS: Final = 10
 _REDIS_SECONDS: Final = 1.0
 
@@ -155,6 +158,18 @@ def count_queue(counts: Mapping[str, Any]) -> QueueView:
     return QueueView(waiting, loads, shapes)
 
 
+def _view_of(stored: bytes | str | None) -> QueueView | None:
+    """Return the view of a shared count; None when there is none, or none that this version of the Horde can read."""
+    if not stored:
+        return None
+    # Anyone can write there, another version of the Horde too.
+    try:
+        counts = orjson.loads(stored)
+        return count_queue(counts) if counts["version"] == _VERSION else None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return None
+
+
 class QueueKeeper:
     """Keeps the newest snapshot of this process.
 
@@ -181,14 +196,15 @@ class QueueKeeper:
 
     async def refresh(self) -> None:
         """Take the snapshot that another process counted, or count."""
-        counts = await self._counted_elsewhere()
-        if counts is None:
+        view = _view_of(await self._counted_elsewhere())
+        if view is None:
             counts = await self._count()
             await self._share(counts)
-        self.view = count_queue(counts)
+            view = count_queue(counts)
+        self.view = view
 
-    async def _counted_elsewhere(self) -> Mapping[str, Any] | None:
-        """Return another process's count, or None when it is this one's turn."""
+    async def _counted_elsewhere(self) -> bytes | str | None:
+        """Return another process's count as it is stored, or None when it is this one's turn."""
         if self._redis is None:
             return None
         try:
@@ -196,10 +212,10 @@ class QueueKeeper:
                 milliseconds = max(1, round(self._seconds * 900))
                 if await self._redis.set(SNAPSHOT_TURN_KEY, b"1", nx=True, px=milliseconds):
                     return None
-                stored = await self._redis.get(CHAT_QUEUE_KEY)
+                stored: bytes | str | None = await self._redis.get(CHAT_QUEUE_KEY)
         except (RedisError, OSError, TimeoutError):
             return None
-        return orjson.loads(stored) if stored else None
+        return stored
 
     async def _count(self) -> dict[str, Any]:
         async with self._pool.acquire() as connection:
@@ -220,6 +236,7 @@ class QueueKeeper:
             )
             request[3] = shapes.setdefault(fields, len(shapes))
         return {
+            "version": _VERSION,
             "queue": list(requests.values()),
             "shapes": [orjson.loads(fields) for fields in shapes],
             "running": {row["model"]: row["jobs"] for row in running},
