@@ -1,6 +1,7 @@
 """The native Horde as a program: ``python -m horde.native``.
 
-Exit codes: 0 after a clean stop by a signal, 2 for wrong settings, 3 when the start failed.
+Exit codes: 0 after a clean stop by a signal, 1 when a part of it failed while it ran, 2 for wrong settings, 3 when the
+start failed.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ __all__ = ["NATIVE_SERVICE_NAME", "main"]
 
 NATIVE_SERVICE_NAME: Final = "horde-native"
 
+_FAILED: Final = 1
 _WRONG_SETTINGS: Final = 2
 _START_FAILED: Final = 3
 
@@ -55,16 +57,17 @@ async def _run(settings: NativeSettings, listener: socket.socket) -> int:
         return _START_FAILED
     from horde.native.app import create_app  # noqa: PLC0415
 
-    stopping = asyncio.Event()
+    stopping, failed = asyncio.Event(), asyncio.Event()
     options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
     host, port = listener.getsockname()[:2]
     logger.info("Serving the Horde on http://{}:{}/api", host, port)
     try:
-        await serve(create_app(settings, stopping=stopping), listener, stopping=stopping, options=options)
+        app = create_app(settings, stopping=stopping, on_failure=failed.set)
+        await serve(app, listener, stopping=stopping, options=options)
     except SystemExit:
         logger.error("The Horde could not start; the lines above say why")
         return _START_FAILED
-    return 0
+    return _FAILED if failed.is_set() else 0
 
 
 if __name__ == "__main__":

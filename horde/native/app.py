@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final, TypedDict
 
@@ -29,7 +29,9 @@ class _Shared(TypedDict):
 
 
 @contextlib.asynccontextmanager
-async def open_state(settings: NativeSettings, stopping: asyncio.Event) -> AsyncIterator[NativeState]:
+async def open_state(
+    settings: NativeSettings, stopping: asyncio.Event, on_failure: Callable[[], object] | None = None
+) -> AsyncIterator[NativeState]:
     """Connect and start what runs in the background; stop and close it in the reverse order.
 
     A background task that dies stops the process: it would not be a Horde without it.
@@ -53,12 +55,12 @@ async def open_state(settings: NativeSettings, stopping: asyncio.Event) -> Async
             stopping=stopping,
         )
         await state.queue.refresh()
-        await stack.enter_async_context(_background(state))
+        await stack.enter_async_context(_background(state, on_failure))
         yield state
 
 
 @contextlib.asynccontextmanager
-async def _background(state: NativeState) -> AsyncIterator[None]:
+async def _background(state: NativeState, on_failure: Callable[[], object] | None) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(state.queue.run(), name="native - queue keeper"),
@@ -69,7 +71,7 @@ async def _background(state: NativeState) -> AsyncIterator[None]:
             wakes = listen_for_wakes(state.redis, state.held_pops)
             tasks.append(group.create_task(wakes, name="native - wake listener"))
         for task in tasks:
-            task.add_done_callback(partial(_stop_when_failed, state.stopping))
+            task.add_done_callback(partial(_stop_when_failed, state.stopping, on_failure))
         try:
             yield
         finally:
@@ -77,9 +79,13 @@ async def _background(state: NativeState) -> AsyncIterator[None]:
                 task.cancel()
 
 
-def _stop_when_failed(stopping: asyncio.Event, task: asyncio.Task[None]) -> None:
+def _stop_when_failed(
+    stopping: asyncio.Event, on_failure: Callable[[], object] | None, task: asyncio.Task[None]
+) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.opt(exception=error).critical("The task '{}' failed; the Horde stops", task.get_name())
+        if on_failure is not None:
+            on_failure()
         stopping.set()
 
 
@@ -110,12 +116,18 @@ ROUTES: Final = (
 """Every path the Horde serves."""
 
 
-def create_app(settings: NativeSettings, *, stopping: asyncio.Event | None = None) -> Starlette:
+def create_app(
+    settings: NativeSettings,
+    *,
+    stopping: asyncio.Event | None = None,
+    on_failure: Callable[[], object] | None = None,
+) -> Starlette:
     """Return the application.
 
     Args:
         settings: The settings.
         stopping: Set when the process is told to stop; shared with the server.
+        on_failure: Called when the process stops because a part of it failed.
 
     The database has to have the newest schema: the program brings it there before it serves.
     """
@@ -123,7 +135,7 @@ def create_app(settings: NativeSettings, *, stopping: asyncio.Event | None = Non
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[_Shared]:
-        async with open_state(settings, told) as state:
+        async with open_state(settings, told, on_failure) as state:
             yield {"native": state}
 
     return Starlette(routes=ROUTES, lifespan=lifespan, exception_handlers=dict(EXCEPTION_HANDLERS))

@@ -5,19 +5,35 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 
 from tests.support.waiting import wait_until
 
+_WITH_A_SWEEPER_THAT_FAILS = """
+import sys
 
-async def _start(settings: Mapping[str, str], *, descriptor: int | None = None) -> asyncio.subprocess.Process:
+import horde.native.sweeper
+from horde.native.__main__ import main
+
+
+async def fail(sweeper):
+    raise ZeroDivisionError
+
+
+horde.native.sweeper.Sweeper.sweep = fail
+sys.exit(main())
+"""
+
+
+async def _start(
+    settings: Mapping[str, str], *, descriptor: int | None = None, program: Sequence[str] = ("-m", "horde.native")
+) -> asyncio.subprocess.Process:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HORDE_")}
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "horde.native",
+        *program,
         env={**environment, **settings},
         stderr=asyncio.subprocess.PIPE,
         pass_fds=[] if descriptor is None else [descriptor],
@@ -77,3 +93,15 @@ async def test_a_failed_start_ends_it_with_3_and_tells_no_password(unused_tcp_po
         code, errors = await _end(await _start({"HORDE_NATIVE_DATABASE_URL": nowhere, "HORDE_NATIVE_PORT": port}))
     assert code == 3
     assert "in use" in errors
+
+
+async def test_a_part_that_fails_ends_it_with_1(migrated_database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = {
+            "HORDE_NATIVE_DATABASE_URL": migrated_database_url,
+            "HORDE_NATIVE_LISTEN_FD": str(listener.fileno()),
+        }
+        process = await _start(settings, descriptor=listener.fileno(), program=("-c", _WITH_A_SWEEPER_THAT_FAILS))
+    code, errors = await _end(process)
+    assert code == 1, errors
+    assert "The task 'native - sweeper' failed" in errors
