@@ -12,6 +12,7 @@ from horde.chat_rules.limits import (
     MAX_CHAT_TOOL_CALL_NAME_LENGTH,
 )
 from horde.chat_rules.rules import find_contract_violation, find_native_violation
+from horde.chat_rules.schema_cost import find_schema_excess
 from horde.chat_rules.shapes import (
     SERVED_ROLES,
     ChatMessage,
@@ -74,6 +75,7 @@ __all__ = [
     "exceeds_depth",
     "find_contract_violation",
     "find_native_violation",
+    "find_schema_excess",
     "iter_message_texts",
     "kudos_cap_excess_message",
     "unknown_model_message",

@@ -10,6 +10,7 @@ from horde.chat_rules.limits import (
     find_tool_call_bound_violation,
     find_tool_spec_violation,
 )
+from horde.chat_rules.schema_cost import find_schema_cost_violation
 from horde.chat_rules.strict_schema import find_strict_schema_fault
 from horde.chat_rules.tool_history import find_tool_history_violation
 from horde.chat_rules.violation import ContractViolation
@@ -42,7 +43,10 @@ def find_native_violation(body: Mapping[str, Any]) -> ContractViolation | None:
         body: As for :func:`find_contract_violation`, and within those rules.
     """
     return (
-        find_tool_spec_violation(body) or find_tool_call_bound_violation(body) or _find_undefined_forced_function(body)
+        find_tool_spec_violation(body)
+        or find_schema_cost_violation(body)
+        or find_tool_call_bound_violation(body)
+        or _find_undefined_forced_function(body)
     )
 
 

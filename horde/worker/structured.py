@@ -10,6 +10,8 @@ from typing import Any, Final, NoReturn
 import jsonschema_rs
 import orjson
 
+from horde.chat_contract import find_schema_excess
+
 __all__ = ["breaks_strict_schema"]
 
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
@@ -39,6 +41,8 @@ def breaks_strict_schema(response_format: Mapping[str, Any] | None, content: str
     try:
         document = orjson.loads(content)
         schema = wanted.get("schema")
+        if find_schema_excess(schema) is not None:
+            return True
         validator = jsonschema_rs.validator_for(
             dict(schema) if isinstance(schema, Mapping) else {},
             retriever=_refuse_reference,

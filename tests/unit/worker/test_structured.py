@@ -36,3 +36,9 @@ def test_nothing_is_claimed_for_a_format_that_is_not_strict(response_format: dic
 @pytest.mark.parametrize("schema", [{"$ref": "http://127.0.0.1:1/schema"}, {"type": 7}, {"pattern": "("}])
 def test_a_schema_that_cannot_be_checked_proves_nothing_and_reads_nothing(schema: dict[str, Any]) -> None:
     assert breaks_strict_schema(strict(schema), '"x"')
+
+
+@pytest.mark.rule("CNF-4")
+def test_a_schema_that_would_take_endless_time_proves_nothing() -> None:
+    links = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)} | {"a40": {"type": "string"}}
+    assert breaks_strict_schema(strict({"$defs": links, "$ref": "#/$defs/a0"}), '"x"')
