@@ -23,8 +23,10 @@ def _shown(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _one_line(text: str) -> str:
-    """Keep a client's text from breaking the line or forging another."""
+def _one_line(text: str | None) -> str | None:
+    """Keep a text of the client's or the Horde's from breaking the line or forging another."""
+    if text is None:
+        return None
     return "".join(character if character.isprintable() and character != " " else "?" for character in text)
 
 
@@ -39,6 +41,7 @@ class RequestTrace:
         fail_fast: Whether the first read decides availability too.
         clock: Monotonic seconds.
         wall: Unix seconds.
+        arrived: Reading of ``clock`` at the request's arrival, before its body was read; now when not given.
     """
 
     metrics: FrontMetrics
@@ -47,6 +50,7 @@ class RequestTrace:
     fail_fast: bool
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
+    arrived: float | None = None
     request_id: str | None = None
     submitted_at: float | None = None
     woke_at: float | None = None
@@ -68,7 +72,7 @@ class RequestTrace:
     _finished: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self._arrived = self.clock()
+        self._arrived = self.clock() if self.arrived is None else self.arrived
         self.metrics.request_admitted(streamed=self.streamed)
 
     def submitted(self, request_id: str) -> None:
@@ -154,19 +158,19 @@ class RequestTrace:
 
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
-            "request_id": self.request_id,
+            "request_id": _one_line(self.request_id),
             "streamed": self.streamed,
             "submitted_at": None if self.submitted_at is None else round(self.submitted_at, 3),
             "woke_at": None if self.woke_at is None else round(self.woke_at, 3),
             "woke_by": self.woke_by,
             "waited_seconds": self._waited(),
             "status_code": self.status_code,
-            "code": self.code,
+            "code": _one_line(self.code),
             "wake_count": self.wake_count,
             "estimated_usage": self.estimated_usage,
             "done_without_generation_reads": self.done_without_generation_reads,
             "requested_model": _one_line(",".join(self.requested_models)),
-            "served_model": self.served_model,
+            "served_model": _one_line(self.served_model),
             "retry_after": self.retry_after,
         }
         if self.queue_reason is not None:
@@ -178,14 +182,14 @@ class RequestTrace:
     def _message(self, fields: dict[str, Any]) -> str:
         head = "Unsubmitted chat request finished:"
         if self.request_id is not None:
-            head = f"Chat request {self.request_id} finished:"
+            head = f"Chat request {fields['request_id']} finished:"
         line = (
             f"{head} streamed={self.streamed} submitted_at={_shown(fields['submitted_at'])}"
             f" woke_at={_shown(fields['woke_at'])} woke_by={self.woke_by} waited={_shown(fields['waited_seconds'])}s"
-            f" status={self.status_code} code={self.code} wakes={self.wake_count}"
+            f" status={self.status_code} code={fields['code']} wakes={self.wake_count}"
             f" estimated_usage={self.estimated_usage}"
             f" done_without_generation_reads={self.done_without_generation_reads}"
-            f" requested_model={fields['requested_model']} served_model={_shown(self.served_model)}"
+            f" requested_model={fields['requested_model']} served_model={_shown(fields['served_model'])}"
             f" retry_after={_shown(self.retry_after)}"
         )
         names = ("queue_reason", "wait_time", "eligible_worker_threads") if self.queue_reason is not None else ()

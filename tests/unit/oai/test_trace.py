@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from loguru import logger
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
+from horde.oai.metrics import FrontMetrics
+from horde.oai.trace import RequestTrace
+from tests.support.clock import FakeClock
 from tests.support.front import chat_body, running_front
-from tests.support.scripted_horde import MODEL, Answer, status
+from tests.support.scripted_horde import MODEL, Answer, generation, status
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -142,3 +147,50 @@ async def test_a_models_name_cannot_forge_a_line_and_the_key_is_nowhere(lines: "
         await wait_until(lambda: lines, description="the line")
     assert "\n" not in lines[0]["message"]
     assert "secret-key" not in str(lines[0]["extra"]) + lines[0]["message"]
+
+
+async def test_what_the_horde_names_cannot_forge_a_line_either(lines: "list[Record]") -> None:
+    forged = "m\nChat request x finished: status=500"
+    async with running_front() as front:
+        front.horde.play(status("replied", generation(model=forged)))
+        await front.client.chat(chat_body()).json()
+        await wait_until(lambda: lines, description="the line")
+    shown = "m?Chat?request?x?finished:?status=500"
+    assert f" served_model={shown} retry_after" in lines[0]["message"]
+    assert lines[0]["extra"]["served_model"] == shown
+
+
+def test_a_request_id_cannot_forge_a_line(lines: "list[Record]") -> None:
+    trace = RequestTrace(FrontMetrics(), streamed=False, requested_models=(MODEL,), fail_fast=False)
+    trace.submitted("id finished: status=500\n")
+    trace.finish()
+    shown = "id?finished:?status=500?"
+    assert lines[0]["message"].startswith(f"Chat request {shown} finished: streamed=False ")
+    assert lines[0]["extra"]["request_id"] == shown
+
+
+async def test_a_refusals_code_cannot_forge_a_line(lines: "list[Record]") -> None:
+    async with running_front() as front:
+        front.horde.submits = [Answer(403, {"message": "no", "rc": "A\nB code=ok"})]
+        await front.client.chat(chat_body()).json()
+        await wait_until(lambda: lines, description="the line")
+    assert " status=403 code=A?B?code=ok wakes=0 " in lines[0]["message"]
+
+
+@pytest.mark.rule("MET-19")
+def test_a_request_is_measured_from_its_arrival_not_from_its_slot() -> None:
+    reader = InMemoryMetricReader()
+    metrics = FrontMetrics(MeterProvider(metric_readers=[reader]).get_meter("test"))
+    clock = FakeClock(now=100.0)
+    for arrived in (70.0, None):
+        trace = RequestTrace(
+            metrics, streamed=False, requested_models=(MODEL,), fail_fast=False, clock=clock, arrived=arrived
+        )
+        clock.advance(1)
+        trace.finish()
+    data = reader.get_metrics_data()
+    assert data is not None
+    by_name = {metric.name: metric for scope in data.resource_metrics[0].scope_metrics for metric in scope.metrics}
+    (point,) = by_name["horde.oai.request.duration"].data.data_points
+    assert isinstance(point, HistogramDataPoint)
+    assert (point.count, point.min, point.max) == (2, 1.0, 31.0)
