@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
 
 
 def _limit_connections(listener: socket.socket, options: ServeOptions) -> None:
-    """Bound what a connection may hold; accepted sockets inherit it from the listening one."""
+    """Bound what a connection may hold: those made from now on inherit it from the listening socket."""
     if options.send_buffer_bytes is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
     if options.unread_seconds is not None and sys.platform == "linux":
