@@ -27,6 +27,8 @@ STREAM_HEADERS: Final[Mapping[str, str]] = {
 }
 """Headers of every stream: nothing between us and the client may hold it back, and a job exists (STR-5)."""
 
+_FORWARDED_FOR: Final = "x-forwarded-for"
+
 
 class ClientStalledError(Exception):
     """The client has not read its answer for the write timeout."""
@@ -35,17 +37,26 @@ class ClientStalledError(Exception):
 def read_headers(scope: Scope) -> dict[str, str]:
     """Return a request's headers, names in lower case; of a name that stands twice the first counts.
 
+    Only ``X-Forwarded-For`` is one list however many lines it came in: a proxy that adds a line of its own says who
+    came to it in the last one, and the first may be the client's invention.
+
     Values are UTF-8 where they are, else Latin-1: titles come in both.
     """
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
         if key not in headers:
-            try:
-                headers[key] = value.decode()
-            except UnicodeDecodeError:
-                headers[key] = value.decode("latin-1")
+            headers[key] = _decode(value)
+        elif key == _FORWARDED_FOR:
+            headers[key] += f", {_decode(value)}"
     return headers
+
+
+def _decode(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

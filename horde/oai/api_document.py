@@ -13,8 +13,10 @@ import orjson
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
+from horde.oai.answers import send_error
 from horde.oai.errors import ERROR_TABLE, FrontCode
 from horde.oai.responses import ChatCompletionChunk, ChatCompletionResponse, ModelCard, ModelList, OpenAIError
+from horde.oai.routing_errors import unknown_url_error
 from horde.oai.schema import ChatCompletionRequest
 from horde.oai.state import FrontState
 from horde.oai.version import FRONT_VERSION
@@ -197,6 +199,6 @@ async def docs_asset(_state: FrontState, scope: Scope, _receive: Receive, send: 
     folder = _asset_folder()
     path = folder / name if folder is not None and name in _ASSETS else None
     if path is None or not path.is_file():
-        await _answer(send, 404, "text/plain", b"Not found.")
+        await send_error(send, unknown_url_error(scope["method"], scope["path"]))
         return
     await _answer(send, 200, _ASSETS[name], path.read_bytes())

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from loguru import logger
+
 from horde.chat_contract import ANONYMOUS_API_KEY
 from horde.oai.attribution import build_client_agent
 from horde.oai.errors import ChatFrontError, FrontCode
@@ -14,6 +16,9 @@ from horde.oai.mapping import build_model_card
 __all__ = ["ModelCatalog"]
 
 _HTTP_OK: Final = 200
+
+_REFRESH_WAIT_SECONDS: Final = 1.0
+"""How long a refresh keeps clients waiting that could be given the list in memory: a slow answer is worth that much."""
 
 
 class ModelCatalog:
@@ -44,16 +49,21 @@ class ModelCatalog:
         self._cards: dict[str, dict[str, Any]] | None = None
         self._read_at = 0.0
         self._refresh: asyncio.Task[None] | None = None
+        self._refresh_began = 0.0
 
     async def cards(self) -> Mapping[str, dict[str, Any]]:
         """Return the cards by model id, in the Horde's order.
 
+        A list that is no longer fresh is read again first; a Horde that hangs delays it by a second at most.
+
         Raises:
             ChatFrontError: The Horde gave no list, and the last good one is too old.
         """
-        if self._cards is None or self._clock() - self._read_at >= self._fresh_seconds:
-            await asyncio.shield(self._refreshing())
-        if self._cards is None or self._clock() - self._read_at > self._fresh_seconds + self._stale_seconds:
+        if self._cards is None or self._age() >= self._fresh_seconds:
+            refresh = self._refreshing()
+            wait = self._refresh_began + _REFRESH_WAIT_SECONDS - self._clock() if self._may_be_served() else None
+            await asyncio.wait({refresh}, timeout=None if wait is None else max(0.0, wait))
+        if self._cards is None or not self._may_be_served():
             raise ChatFrontError(
                 FrontCode.HORDE_UNAVAILABLE, "The AI Horde did not give its list of models; retry shortly."
             )
@@ -66,10 +76,28 @@ class ModelCatalog:
         except ChatFrontError:
             return {}
 
+    async def refresh(self) -> None:
+        """Read the list again, whatever its age, or find that the Horde gives none."""
+        await asyncio.wait({self._refreshing()})
+
+    async def close(self) -> None:
+        """End the refresh under way."""
+        if self._refresh is not None and not self._refresh.done():
+            self._refresh.cancel()
+            await asyncio.wait({self._refresh})
+
+    def _age(self) -> float:
+        return self._clock() - self._read_at
+
+    def _may_be_served(self) -> bool:
+        return self._cards is not None and self._age() <= self._fresh_seconds + self._stale_seconds
+
     def _refreshing(self) -> "asyncio.Task[None]":
         """Return the one refresh under way, started when there is none."""
         if self._refresh is None or self._refresh.done():
+            self._refresh_began = self._clock()
             self._refresh = asyncio.create_task(self._read(), name="front - model list")
+            self._refresh.add_done_callback(_log_defect)
         return self._refresh
 
     async def _read(self) -> None:
@@ -83,3 +111,9 @@ class ModelCatalog:
         built = (build_model_card(entry) for entry in answer.body if isinstance(entry, dict))
         self._cards = {card["id"]: card for card in built if card is not None}
         self._read_at = self._clock()
+
+
+def _log_defect(refresh: "asyncio.Task[None]") -> None:
+    """Log what a refresh was not meant to end in; its clients get the list in memory, or the error of having none."""
+    if not refresh.cancelled() and (defect := refresh.exception()) is not None:
+        logger.opt(exception=defect).error("Reading the list of models failed in a defect of the front")
