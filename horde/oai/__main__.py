@@ -3,20 +3,29 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loguru import logger
 
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
 from horde.telemetry import LogFormat, configure_logging
 
-__all__ = ["FRONT_SERVICE_NAME", "configure_telemetry", "main"]
+if TYPE_CHECKING:
+    from horde.oai.settings import FrontSettings
+
+__all__ = ["FRONT_SERVICE_NAME", "configure_telemetry", "main", "serve_options"]
 
 FRONT_SERVICE_NAME: Final = "horde-oai"
 """Name of the service in logs and traces, unless ``OTEL_SERVICE_NAME`` says another (TEL-4)."""
 
+_EXIT_FAILED: Final = 1
 _EXIT_SETTINGS: Final = 2
 _EXIT_START: Final = 3
+
+_SEND_BUFFER_BYTES: Final = 192 * 1024
+"""Room for a reply's text on its way. A client that stops reading pins this (the kernel doubles it) in place of
+megabytes, and is noticed once it is full. It holds several segments of 64 KiB, those of the loopback: a smaller buffer
+makes each of them wait for a delayed acknowledgement. A reply of 1 MiB takes 1 to 2 ms there, as without a bound."""
 
 
 def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto") -> None:
@@ -29,6 +38,21 @@ def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "aut
     configure_logging(FRONT_SERVICE_NAME, level=log_level, log_format=log_format)
 
 
+def serve_options(settings: "FrontSettings") -> ServeOptions:
+    """Return how the front is served: the times of its stop, and what a client that stops reading may hold.
+
+    Args:
+        settings: The front's settings.
+    """
+    return ServeOptions(
+        accept_seconds=settings.drain_accept_seconds,
+        drain_seconds=settings.drain_seconds + settings.cancel_timeout_seconds,
+        # What a client may leave unread in the front it may not leave unread in the kernel either.
+        unread_seconds=settings.write_timeout_seconds,
+        send_buffer_bytes=_SEND_BUFFER_BYTES,
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the front until it is told to stop.
 
@@ -36,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: No arguments are understood: everything is a setting.
 
     Returns:
-        0 after a clean stop, 2 for wrong settings, 3 when it could not start.
+        0 after a clean stop, 1 when it stopped because it could not go on, 2 for wrong settings, 3 when it could not
+        start.
     """
     if argv if argv is not None else sys.argv[1:]:
         sys.stderr.write("horde.oai takes no arguments; set HORDE_OAI_* variables (docs/reference/settings.md).\n")
@@ -59,15 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_START
 
     async def run() -> int:
-        stopping = asyncio.Event()
+        stopping, failed = asyncio.Event(), asyncio.Event()
         host, port = listener.getsockname()[:2]
         logger.info("The front listens on {}:{}", host, port)
-        options = ServeOptions(
-            accept_seconds=settings.drain_accept_seconds,
-            drain_seconds=settings.drain_seconds + settings.cancel_timeout_seconds,
-        )
-        await serve(create_app(settings, stopping=stopping), listener, stopping=stopping, options=options)
-        return 0
+        app = create_app(settings, stopping=stopping, on_failure=failed.set)
+        await serve(app, listener, stopping=stopping, options=serve_options(settings))
+        return _EXIT_FAILED if failed.is_set() else 0
 
     try:
         return run_event_loop(run)

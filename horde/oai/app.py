@@ -8,14 +8,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
+from loguru import logger
 from opentelemetry.metrics import Meter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
 from horde.oai.admission import InflightLimiter, InflightSlot
+from horde.oai.answers import send_error
 from horde.oai.api_document import docs_asset, docs_page, openapi_json
 from horde.oai.background import BackgroundTasks
 from horde.oai.body import BodyReader
@@ -33,8 +35,8 @@ from horde.oai.model_routes import list_models, show_model
 from horde.oai.redis_client import open_redis
 from horde.oai.refusals import NATIVE_FIELD_PARAMETERS
 from horde.oai.relay import DeltaRelay
-from horde.oai.roots import Roots
-from horde.oai.routing_errors import answer_routing_error
+from horde.oai.roots import Roots, call_away_roots
+from horde.oai.routing_errors import answer_routing_error, internal_error
 from horde.oai.settings import FrontSettings
 from horde.oai.state import FrontState
 from horde.oai.submit import Submitter
@@ -68,8 +70,21 @@ class _Endpoint:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await self._handler(scope["state"]["front"], scope, receive, send)
+        """Serve one request; a defect of the front is answered in the envelope of every other error."""
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._handler(scope["state"]["front"], scope, receive, watched_send)
+        except Exception as defect:  # the outermost edge of a request
+            if started:
+                raise  # The server logs it and cuts the response off, which tells the client that it is not whole.
+            logger.opt(exception=defect).error("A request for {!r} met a defect of the front", scope["path"])
+            await send_error(send, internal_error())
 
 
 ROUTES: Final = (
@@ -85,7 +100,11 @@ ROUTES: Final = (
 
 
 def create_app(
-    settings: FrontSettings, *, meter: Meter | None = None, stopping: asyncio.Event | None = None
+    settings: FrontSettings,
+    *,
+    meter: Meter | None = None,
+    stopping: asyncio.Event | None = None,
+    on_failure: Callable[[], None] = lambda: None,
 ) -> ASGIApp:
     """Return the front.
 
@@ -94,12 +113,17 @@ def create_app(
         meter: Where instruments are created; the global provider's when none is given (MAP-39).
         stopping: Set by the server when the process was told to stop; the drain begins then. The application sets it
             itself when it cannot go on.
+        on_failure: Called when the front cannot go on, before it sets ``stopping``: the stop is then no clean one.
     """
     draining = stopping if stopping is not None else asyncio.Event()
 
+    def give_up() -> None:
+        on_failure()
+        draining.set()
+
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncGenerator[dict[str, FrontState]]:
-        async with open_front(settings, meter=meter, stopping=draining) as state:
+        async with open_front(settings, meter=meter, stopping=draining, on_failure=give_up) as state:
             yield {"front": state}
 
     app = Starlette(routes=ROUTES, lifespan=lifespan, exception_handlers={HTTPException: answer_routing_error})
@@ -109,7 +133,11 @@ def create_app(
 
 @asynccontextmanager
 async def open_front(
-    settings: FrontSettings, *, meter: Meter | None = None, stopping: asyncio.Event
+    settings: FrontSettings,
+    *,
+    meter: Meter | None = None,
+    stopping: asyncio.Event,
+    on_failure: Callable[[], None],
 ) -> AsyncGenerator[FrontState]:
     """Open everything that lives as long as the process, and close it in reverse.
 
@@ -117,13 +145,19 @@ async def open_front(
         settings: The settings.
         meter: Where instruments are created.
         stopping: Set when the process was told to stop.
+        on_failure: Called when a task that serves the whole process ended by itself.
     """
     metrics = FrontMetrics(meter)
     async with AsyncExitStack() as held:
         session = await held.enter_async_context(create_http_client(settings.call_slots))
         cancel_session = await held.enter_async_context(create_http_client(cancel_max_connections(settings.call_slots)))
         client = HordeClient(
-            session, cancel_session, Roots(settings.horde_urls), call_slots=settings.call_slots, observer=metrics
+            session,
+            cancel_session,
+            Roots(settings.horde_urls),
+            call_slots=settings.call_slots,
+            call_seconds=settings.call_timeout_seconds,
+            observer=metrics,
         )
         cancels = Cancels(
             client,
@@ -133,9 +167,11 @@ async def open_front(
         )
         listener, reader = await _open_streams(held, settings)
         state = _build_state(settings, metrics, client, cancels, stopping, listener, reader)
+        held.push_async_callback(state.catalog.close)
         held.push_async_callback(cancels.drain)
-        group = await held.enter_async_context(BackgroundTasks(stopping.set))
+        group = await held.enter_async_context(BackgroundTasks(on_failure))
         group.start("front - cancel retries", cancels.run())
+        group.start("front - calls to a Horde that is away", call_away_roots(client.roots, state.catalog.refresh))
         group.start("front - drain", drain(state))
         if listener is not None and reader is not None:
             group.start("front - signal listener", listener.run())

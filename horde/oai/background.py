@@ -15,7 +15,7 @@ class BackgroundTasks:
     None of them ends by itself, so one that does is a defect: it is logged by name with its traceback.
 
     Args:
-        on_failure: Called when one ended by itself; the front stops then rather than serve without it.
+        on_failure: Called when one ended by itself; the program stops then rather than serve without it, and fails.
     """
 
     def __init__(self, on_failure: Callable[[], None]) -> None:

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from horde_sdk.generation_parameters.text.chat_policy import ChatFeature, ChatGuarantee
 
+from horde.oai import model_list
+from horde.oai.app import open_front
 from horde.oai.mapping import build_model_card
 from horde.oai.responses import ModelCard
-from tests.support.front import Front, running_front
-from tests.support.scripted_horde import MODEL, Answer, chat_model
+from horde.oai.settings import FrontSettings
+from tests.support.front import FAST, Front, running_front
+from tests.support.scripted_horde import MODEL, Answer, chat_model, scripted_horde
 from tests.support.waiting import wait_until
 
 
@@ -157,3 +160,49 @@ async def test_a_failing_horde_leaves_the_last_good_list_for_a_bounded_time(fail
         exchange = front.client.request("GET", "/v1/models")
         assert await exchange.status() == 502
         assert (await exchange.json())["error"]["code"] == "HordeUnavailable"
+
+
+async def test_a_horde_that_hangs_does_not_hold_up_a_list_that_may_still_be_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_list, "_REFRESH_WAIT_SECONDS", 0.05)
+    async with running_front(model_cache_seconds=0, model_stale_seconds=60, call_timeout_seconds=60) as front:
+        release = asyncio.Event()
+        front.horde.models = [Answer(body=[chat_model()]), Answer(body=[chat_model("new")], held=release)]
+        assert [model["id"] for model in await listed(front)] == [MODEL]
+        for _ in range(3):
+            assert [model["id"] for model in await listed(front)] == [MODEL]
+        assert len(front.horde.of("GET", "/status/models")) == 2
+        release.set()
+
+        async def is_new() -> bool:
+            return [model["id"] for model in await listed(front)] == ["new"]
+
+        await wait_until(is_new, description="the answer of the Horde that hung")
+
+
+async def test_a_slow_answer_within_the_wait_is_the_one_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_list, "_REFRESH_WAIT_SECONDS", 60.0)
+    async with running_front(model_cache_seconds=0, model_stale_seconds=60) as front:
+        release = asyncio.Event()
+        front.horde.models = [Answer(body=[chat_model()]), Answer(body=[chat_model("new")], held=release)]
+        await listed(front)
+        exchange = front.client.request("GET", "/v1/models")
+        await wait_until(lambda: len(front.horde.of("GET", "/status/models")) == 2, description="the second call")
+        release.set()
+        assert [model["id"] for model in (await exchange.json())["data"]] == ["new"]
+
+
+async def test_a_refresh_under_way_ends_with_the_front() -> None:
+    async with scripted_horde() as horde:
+        release = asyncio.Event()
+        horde.models = [Answer(body=[chat_model()], held=release)]
+        settings = FrontSettings(horde_urls=(horde.url,), **FAST, model_cache_seconds=0)
+        stopping = asyncio.Event()
+        async with open_front(settings, stopping=stopping, on_failure=stopping.set) as state:
+            refresh = asyncio.create_task(state.catalog.refresh())
+            await wait_until(lambda: horde.calls, description="the native call")
+        # At once: nothing of it is left to run while the connections are closed under it.
+        assert "front - model list" not in {task.get_name() for task in asyncio.all_tasks() if not task.done()}
+        release.set()
+        await refresh
