@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,12 +11,22 @@ import sqlalchemy
 import sqlalchemy.exc
 from alembic import command
 from alembic.config import Config
+from loguru import logger
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-__all__ = ["DatabaseError", "Pool", "create_pool", "migrate", "migration_config", "open_pool", "prepare_database"]
+__all__ = [
+    "DatabaseError",
+    "Pool",
+    "afterwards",
+    "create_pool",
+    "migrate",
+    "migration_config",
+    "open_pool",
+    "prepare_database",
+]
 
 type Pool = asyncpg.Pool[asyncpg.Record]
 """The pool of connections."""
@@ -37,6 +47,19 @@ _QUERIES_PER_CONNECTION: Final = 50_000
 
 _MIGRATION_SECONDS: Final = 600
 """A lock that another process holds longer than this is a fault, not a migration."""
+
+
+@contextlib.contextmanager
+def afterwards(what: str) -> Iterator[None]:
+    """Do what follows a commit: when the database fails it, that is logged, and the answer stays what was committed.
+
+    Args:
+        what: What is done, for the log.
+    """
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        logger.warning("The database failed after a commit, at {} ({})", what, type(error).__name__)
 
 
 class _BoundedPool(asyncpg.Pool):

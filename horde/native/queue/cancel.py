@@ -39,6 +39,8 @@ async def cancel_request(state: NativeState, user: User, request_id: UUID) -> di
                 job_state=JobState.CANCELLED,
                 charge=await _charge(connection, user, row),
             )
+        # Read before the commit: after it nothing may fail that the answer needs.
+        status = await read_status(state, user, request_id, executor=connection)
     if cancelled:
         await tell_ended(
             state,
@@ -48,7 +50,7 @@ async def cancel_request(state: NativeState, user: User, request_id: UUID) -> di
             request_state=RequestState.CANCELLED,
             job_state=JobState.CANCELLED,
         )
-    return await read_status(state, user, request_id)
+    return status
 
 
 async def _charge(connection: Executor, user: User, request: Fields) -> Charge:

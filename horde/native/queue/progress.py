@@ -5,6 +5,7 @@ from uuid import UUID
 
 from horde.chat_contract import estimate_text_tokens
 from horde.native.db import queries
+from horde.native.db.engine import afterwards
 from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode
 from horde.native.publish import DeltaEntry
@@ -83,7 +84,9 @@ async def _append(state: NativeState, body: ProgressBody, seq: int, row: Fields,
     if await state.publisher.append_delta(entry):
         return
     counted = sizes if seq == row["last_seq"] + 1 else (0, 0)
-    await state.pool.execute(queries.MARK_STREAM_BROKEN, body.id, *counted)
+    # The lease is renewed: an answer that says otherwise would cost the worker its attempt.
+    with afterwards("marking a stream as broken"):
+        await state.pool.execute(queries.MARK_STREAM_BROKEN, body.id, *counted)
 
 
 def streamed_tokens(ascii_bytes: int, wide_bytes: int) -> int:

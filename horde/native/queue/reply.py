@@ -11,6 +11,7 @@ from horde_sdk.worker.chat_declaration import ChatFaultReason
 from horde.chat_contract import SignalEvent, estimate_text_tokens
 from horde.native.conformance import NonconformantReplyError, conform_reply
 from horde.native.db import queries
+from horde.native.db.engine import afterwards
 from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode, ValidationFailedError
 from horde.native.kudos import model_multiplier, price_cents, to_kudos
@@ -93,7 +94,8 @@ async def submit_fault(state: NativeState, user: User, body: FaultBody) -> float
     fault = Fault(ReturnCode.CHAT_WORKER_FAULT, sentence)
     if not await _end_attempt(state, job, JobState.FAULTED, fault, hopeless=body.fault_reason in _HOPELESS_REASONS):
         await _refuse_ended(state, job["job_id"])
-    await state.pool.execute(queries.TOUCH_WORKER, job["worker_id"])
+    with afterwards("the heartbeat of a worker that reported a fault"):
+        await state.pool.execute(queries.TOUCH_WORKER, job["worker_id"])
     return 0.0
 
 

@@ -10,6 +10,7 @@ from horde.native.eligibility import Fields, RequestNeeds, WorkerFacts, service_
 from horde.native.errors import RefusalError, ReturnCode
 from horde.native.kudos import to_kudos
 from horde.native.lifecycle import OPEN_STATES, RequestState
+from horde.native.queue.settlement import Executor
 from horde.native.state import NativeState
 from horde.native.users import User
 
@@ -18,18 +19,21 @@ __all__ = ["read_status"]
 _WITH_FAULT = frozenset({RequestState.FAULTED, RequestState.EXPIRED})
 
 
-async def read_status(state: NativeState, user: User, request_id: UUID) -> dict[str, Any]:
+async def read_status(
+    state: NativeState, user: User, request_id: UUID, *, executor: Executor | None = None
+) -> dict[str, Any]:
     """Return a request's status as the contract has it.
 
     Args:
         state: The process's parts.
         user: Who asks; only the submitter is answered.
         request_id: The request.
+        executor: A connection within a transaction whose changes the status shows; the pool when left out.
 
     Raises:
         RefusalError: ``RequestNotFound``.
     """
-    row = await state.pool.fetchrow(
+    row = await (executor or state.pool).fetchrow(
         reads.READ_STATUS, request_id, user.id, state.settings.slow_worker_tokens_per_second
     )
     if row is None:

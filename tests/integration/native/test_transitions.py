@@ -7,7 +7,7 @@ import pytest
 
 from horde.native.db import queries
 from tests.support.native_invariants import broken_invariants
-from tests.support.native_server import Caller, NativeServer
+from tests.support.native_server import Caller, NativeServer, running_native
 from tests.support.waiting import wait_until
 
 _WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
@@ -88,3 +88,51 @@ async def test_a_sweep_holds_the_accounts_of_one_request_at_a_time(native: Nativ
         # The second one's ending waits for its accounts; the first one's is committed and holds nothing any more.
         await wait_until(is_ended, description="the first request to end")
         assert not (await second.status(ids[1]))["done"]
+
+
+_REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$
+"""
+
+
+@pytest.mark.rule("WRK-4")
+async def test_a_fault_that_was_taken_in_is_answered_so_whatever_fails_after_it(
+    native: NativeServer, owner: Caller, client: Caller
+) -> None:
+    await owner.come_online()
+    request_id = await client.submit_id()
+    job = await owner.pop_job()
+    await native.pool.execute(_REFUSE)
+    await native.pool.execute("CREATE TRIGGER t BEFORE UPDATE ON workers FOR EACH ROW EXECUTE FUNCTION refuse()")
+    assert (await owner.fault(job)).status == 200
+    assert (await client.status(request_id))["restarted"] == 1
+
+
+@pytest.mark.rule("NAT-9")
+async def test_a_lease_that_was_renewed_is_answered_so_whatever_fails_after_it(
+    migrated_database_url: str, unused_tcp_port: int
+) -> None:
+    async with running_native(migrated_database_url, f"redis://127.0.0.1:{unused_tcp_port}") as native:
+        owner, client = await native.user("an owner"), await native.user("a client", kudos=10)
+        await owner.come_online()
+        await client.submit_id(stream=True)
+        job = await owner.pop_job()
+        await native.pool.execute(_REFUSE)
+        await native.pool.execute(
+            "CREATE TRIGGER t BEFORE UPDATE ON chat_jobs FOR EACH ROW WHEN (NEW.stream_broken) "
+            "EXECUTE FUNCTION refuse()"
+        )
+        assert (await owner.progress(job["id"], 1, "text")).body == {"cancelled": False}
+
+
+@pytest.mark.rule("CAN-11")
+async def test_a_cancel_whose_status_cannot_be_read_cancels_nothing(
+    native: NativeServer, owner: Caller, client: Caller
+) -> None:
+    await owner.come_online()
+    request_id = await client.submit_id()
+    await native.pool.execute("ALTER TABLE chat_replies RENAME TO elsewhere")
+    assert (await client.cancel(request_id)).status == 503
+    await native.pool.execute("ALTER TABLE elsewhere RENAME TO chat_replies")
+    assert (await client.status(request_id))["waiting"] == 1
+    assert (await client.cancel(request_id)).body["done"] is True
