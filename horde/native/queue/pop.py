@@ -44,11 +44,13 @@ async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.E
     """
     if user.is_anonymous:
         raise RefusalError(ReturnCode.ANON_FORBIDDEN_WORKER)
-    facts = await _register(state, user, body)
+    facts, in_maintenance = await _register(state, user, body)
     if body.running is not None:
         await _release_lost_jobs(state, facts.id, body)
     if body.pop_id is not None and (answer := await _find_popped(state, facts, body.pop_id)) is not None:
         return answer
+    if in_maintenance:
+        raise RefusalError(ReturnCode.WORKER_MAINTENANCE)
     if facts.model_id is None:
         return _empty(state, facts)
     with state.held_pops.hold(facts) as held:
@@ -60,8 +62,11 @@ def _empty(state: NativeState, facts: WorkerFacts) -> bytes:
     return orjson.dumps({"id": None, "skipped": state.queue.view.skipped(facts)})
 
 
-async def _register(state: NativeState, user: User, body: PopBody) -> WorkerFacts:
-    """Write the worker's declaration and heartbeat, and return what is known of it."""
+async def _register(state: NativeState, user: User, body: PopBody) -> tuple[WorkerFacts, bool]:
+    """Write the worker's declaration and heartbeat, and return what is known of it and whether it is in maintenance.
+
+    A worker in maintenance gets nothing new, but still hears of the job that an earlier copy of the pop got.
+    """
     model_id = body.model_id if body.chat_jobs else None
     if model_id is not None and model_id not in state.known_models:
         await _know_model(state, model_id)
@@ -81,10 +86,8 @@ async def _register(state: NativeState, user: User, body: PopBody) -> WorkerFact
     )
     if row is None:
         raise RefusalError(ReturnCode.NOT_OWNER, "A worker of this name belongs to another user.")
-    if row["maintenance"]:
-        raise RefusalError(ReturnCode.WORKER_MAINTENANCE)
     speed = row["tokens_per_second"] or 0.0
-    return WorkerFacts(
+    facts = WorkerFacts(
         id=row["id"],
         model_id=model_id,
         features=frozenset(body.chat_features),
@@ -95,6 +98,7 @@ async def _register(state: NativeState, user: User, body: PopBody) -> WorkerFact
         trusted=user.trusted,
         fast=speed >= state.settings.slow_worker_tokens_per_second,
     )
+    return facts, row["maintenance"]
 
 
 async def _know_model(state: NativeState, model_id: str) -> None:

@@ -136,3 +136,20 @@ async def test_a_cancel_whose_status_cannot_be_read_cancels_nothing(
     await native.pool.execute("ALTER TABLE elsewhere RENAME TO chat_replies")
     assert (await client.status(request_id))["waiting"] == 1
     assert (await client.cancel(request_id)).body["done"] is True
+
+
+@pytest.mark.rule("NAT-14")
+async def test_a_worker_put_into_maintenance_still_gets_the_answer_it_lost_and_nothing_new(
+    native: NativeServer, owner: Caller, client: Caller
+) -> None:
+    await owner.come_online()
+    await client.submit_id()
+    pop_id = str(uuid4())
+    job = await owner.pop_job(pop_id=pop_id)
+    await client.submit_id()
+    await owner.call("PUT", f"/v2/workers/{await native.worker_id()}", {"maintenance": True})
+
+    assert (await owner.pop_job(pop_id=pop_id, running=[]))["id"] == job["id"]
+    # A worker that does not know of the job any more gives it back, in maintenance too.
+    assert (await owner.pop(running=[])).rc == "WorkerMaintenance"
+    assert await native.pool.fetchval("SELECT count(*) FROM chat_requests WHERE state = 'waiting'") == 2
