@@ -38,6 +38,7 @@ from horde.oai.relay import DeltaRelay
 from horde.oai.roots import Roots, call_away_roots
 from horde.oai.routing_errors import answer_routing_error, internal_error
 from horde.oai.settings import FrontSettings
+from horde.oai.spans import DeltaReadSpans
 from horde.oai.state import FrontState
 from horde.oai.submit import Submitter
 from horde.oai.trace import RequestTrace
@@ -186,7 +187,7 @@ async def _open_streams(
         return None, None
     signals = await held.enter_async_context(open_redis(settings.redis_url))
     deltas = await held.enter_async_context(open_redis(settings.redis_url, database=settings.stream_redis_db))
-    return CompletionSignalListener(signals), DeltaStreamReader(deltas)
+    return CompletionSignalListener(signals), DeltaStreamReader(deltas, on_read=DeltaReadSpans())
 
 
 def _build_state(

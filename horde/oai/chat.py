@@ -101,7 +101,9 @@ class ChatExchange:
         self._fail_fast = options is not None and options.availability_mode == "fail_fast"
         asked = options.include_reasoning if options is not None else None
         self._include_reasoning = state.settings.include_reasoning if asked is None else asked
-        self._trace = RequestTrace(state.metrics, bool(request.stream), request.accepted_models, self._fail_fast)
+        self._trace = RequestTrace(
+            state.metrics, bool(request.stream), request.accepted_models, self._fail_fast, arrived=prepared.arrived
+        )
         self._operation = CancelTarget(prepared.caller, prepared.arrived, str(uuid.uuid4()))
         self._submission: Submission | None = self._build_submission(prepared)
         self._submit_task: asyncio.Task[CancelTarget] | None = None
