@@ -6,6 +6,7 @@ The modules behind it hold one subject each; every importer takes the names from
 from horde.chat_rules.depth import exceeds_depth
 from horde.chat_rules.estimate import estimate_prompt_tokens, estimate_text_tokens, iter_message_texts
 from horde.chat_rules.limits import (
+    MAX_CHAT_STOP_LENGTH,
     MAX_CHAT_TOOL_CALL_ARGUMENT_BYTES,
     MAX_CHAT_TOOL_CALL_COUNT,
     MAX_CHAT_TOOL_CALL_ID_LENGTH,
@@ -50,6 +51,7 @@ __all__ = [
     "DEFAULT_MAX_TOKENS",
     "KUDOS_CAP_EXCESS_PATTERN",
     "MAX_CHAT_MODEL_COUNT",
+    "MAX_CHAT_STOP_LENGTH",
     "MAX_CHAT_TOOL_CALL_ARGUMENT_BYTES",
     "MAX_CHAT_TOOL_CALL_COUNT",
     "MAX_CHAT_TOOL_CALL_ID_LENGTH",

@@ -17,6 +17,7 @@ from horde.chat_rules.estimate import iter_message_texts
 from horde.chat_rules.violation import ContractViolation
 
 __all__ = [
+    "MAX_CHAT_STOP_LENGTH",
     "MAX_CHAT_TOOL_CALL_ARGUMENT_BYTES",
     "MAX_CHAT_TOOL_CALL_COUNT",
     "MAX_CHAT_TOOL_CALL_ID_LENGTH",
@@ -26,6 +27,9 @@ __all__ = [
     "find_tool_call_bound_violation",
     "find_tool_spec_violation",
 ]
+
+MAX_CHAT_STOP_LENGTH: Final = 1024
+"""The most characters of a stop sequence."""
 
 MAX_CHAT_TOOL_CALL_COUNT: Final = 128
 """The most tool calls of one message (decision U16)."""

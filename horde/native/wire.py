@@ -31,6 +31,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 from horde.chat_contract import (
     DEFAULT_MAX_TOKENS,
     MAX_CHAT_MODEL_COUNT,
+    MAX_CHAT_STOP_LENGTH,
     MAX_CHAT_TOOL_CALL_ARGUMENT_BYTES,
     MAX_CHAT_TOOL_CALL_COUNT,
     MAX_CHAT_TOOL_CALL_ID_LENGTH,
@@ -105,6 +106,7 @@ def _not_null(value: Any) -> Any:  # noqa: ANN401 - a validator takes what the c
 Id = Annotated[UUID, BeforeValidator(_as_uuid)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_no_nul)]
 Count = Annotated[int, Field(ge=0, le=_INT64)]
+StopSequence = Annotated[str, StringConstraints(max_length=MAX_CHAT_STOP_LENGTH)]
 Tokens = Annotated[int, Field(ge=1, le=_INT32)]
 
 
@@ -120,7 +122,7 @@ class SubmitParams(Shape):
     rep_pen: Annotated[float, Field(ge=0, le=3)] | None = None
     top_k: Annotated[int, Field(ge=0, le=_INT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    stop_sequence: Annotated[list[str], Field(max_length=MAX_CHAT_STOP_SEQUENCES)] | None = None
+    stop_sequence: Annotated[list[StopSequence], Field(max_length=MAX_CHAT_STOP_SEQUENCES)] | None = None
     seed: Annotated[int, Field(ge=-_INT64 - 1, le=_INT64)] | None = None
     reasoning_effort: Annotated[str, _member_of(ChatReasoningEffort)] | None = None
 

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, V
 
 from horde.chat_contract import (
     MAX_CHAT_MODEL_COUNT,
+    MAX_CHAT_STOP_LENGTH,
     ChatMessage,
     ContractViolation,
     ResponseFormat,
@@ -85,9 +86,10 @@ def _stop_variant(value: object) -> str | None:
     return "variant:many" if isinstance(value, list) else None
 
 
+_StopText = Annotated[str, StringConstraints(max_length=MAX_CHAT_STOP_LENGTH)]
 _Stop = Annotated[
-    Annotated[str, Tag("variant:one")]
-    | Annotated[list[str], Field(max_length=MAX_CHAT_STOP_SEQUENCES, fail_fast=True), Tag("variant:many")],
+    Annotated[_StopText, Tag("variant:one")]
+    | Annotated[list[_StopText], Field(max_length=MAX_CHAT_STOP_SEQUENCES, fail_fast=True), Tag("variant:many")],
     Discriminator(_stop_variant, custom_error_type="stop", custom_error_message="expected a string or an array"),
 ]
 

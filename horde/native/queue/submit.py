@@ -27,6 +27,9 @@ _OUTSIDE_IDENTITY: Final = frozenset({"operation_key"})
 
 _MAX_AGENT_LENGTH: Final = 512
 
+_MAX_PAYLOAD_BYTES: Final = 12 * 1024 * 1024
+"""Largest JSON of a job: with what a pop adds it stays under the 16 MiB that a worker reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubmitAnswer:
@@ -62,10 +65,11 @@ async def submit_request(state: NativeState, user: User, raw: Mapping[str, Any],
     draft = Draft(raw, user)
     for check in SUBMIT_CHECKS:
         await check(state, draft)
+    payload = _build_stored_payload(draft)
     if dry_run:
         return SubmitAnswer(200, {"kudos": to_kudos(draft.estimate)})
     try:
-        row = await state.pool.fetchrow(queries.SUBMIT_REQUEST, *_arguments(draft, client_agent, key, digest))
+        row = await state.pool.fetchrow(queries.SUBMIT_REQUEST, *_arguments(draft, payload, client_agent, key, digest))
     except asyncpg.UniqueViolationError:
         # Another copy of this operation, or its cancel, was committed since the claim was looked up.
         if key is not None and (found := await find_claim(state, user, key, digest)):
@@ -127,9 +131,12 @@ def _needs(draft: Draft) -> RequestNeeds:
     )
 
 
-def _arguments(draft: Draft, client_agent: str, key: UUID | None, digest: bytes | None) -> tuple[Any, ...]:
-    """Return the arguments of :data:`queries.SUBMIT_REQUEST`, in its order."""
-    needs = _needs(draft)
+def _build_stored_payload(draft: Draft) -> bytes:
+    """Return the job's payload as it is stored.
+
+    Raises:
+        RefusalError: ``BadRequest``: no worker would read a job of that size.
+    """
     payload = build_payload(
         draft.messages,
         narrowed=draft.narrowed,
@@ -137,6 +144,19 @@ def _arguments(draft: Draft, client_agent: str, key: UUID | None, digest: bytes 
         max_length=draft.max_length,
         max_context_length=draft.max_context_length,
     )
+    stored = orjson.dumps(payload)
+    if len(stored) > _MAX_PAYLOAD_BYTES:
+        raise RefusalError(
+            ReturnCode.BAD_REQUEST, f"A job may take at most {_MAX_PAYLOAD_BYTES} bytes of JSON, and this takes more."
+        )
+    return stored
+
+
+def _arguments(
+    draft: Draft, payload: bytes, client_agent: str, key: UUID | None, digest: bytes | None
+) -> tuple[Any, ...]:
+    """Return the arguments of :data:`queries.SUBMIT_REQUEST`, in its order."""
+    needs = _needs(draft)
     return (
         draft.user.id,
         list(needs.models),
@@ -156,7 +176,7 @@ def _arguments(draft: Draft, client_agent: str, key: UUID | None, digest: bytes 
         orjson.dumps(draft.adjustments) if draft.adjustments else None,
         client_agent[:_MAX_AGENT_LENGTH],
         float(CHAT_REQUEST_EXPIRY_SECONDS),
-        orjson.dumps(payload),
+        payload,
         key,
         spendable_account(draft.user.id),
         held_account(draft.user.id),

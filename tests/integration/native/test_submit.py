@@ -288,6 +288,16 @@ async def test_a_body_with_too_much_structure_is_refused_before_it_is_validated(
     assert (answer.status, answer.rc) == (400, "BadRequest")
 
 
+async def test_a_job_that_no_worker_would_read_is_refused(native: NativeServer, owner: Caller, client: Caller) -> None:
+    await owner.come_online(declared=declaration(max_context_length=200_000))
+    escaped = {"role": "user", "content": "a", "name": "\1" * 256}
+    sent = {"messages": [escaped] * 9_000, "params": {"max_context_length": 200_000}}
+    for dry_run in (True, False):
+        answer = await client.submit(**sent, dry_run=dry_run)
+        assert (answer.status, answer.rc) == (400, "BadRequest")
+    assert await _requests(native) == 0
+
+
 async def test_paths_and_methods_that_are_not_served_are_told_apart(client: Caller) -> None:
     assert (await client.call("GET", "/v2/nothing")).rc == "NotFound"
     assert (await client.call("PATCH", "/v2/generate/chat")).rc == "MethodNotAllowed"

@@ -60,6 +60,7 @@ def test_failing_fields_come_in_the_order_of_the_request_without_the_prefix_of_p
         ({"params": {"seed": 1e300}}, "seed"),
         ({"params": {"reasoning_effort": "huge"}}, "reasoning_effort"),
         ({"params": {"stop_sequence": ["a"] * 5}}, "stop_sequence"),
+        ({"params": {"stop_sequence": ["a", "b" * 1025]}}, "stop_sequence[1]"),
         ({"params": []}, "params"),
         ({"unknown": 1}, "unknown"),
         ({"horde": {}}, "horde"),

@@ -121,6 +121,17 @@ def test_stops_are_forwarded_as_a_list_under_the_native_name(stop: Any, sent: li
     assert forwarded(stop=stop).get("params") == (None if sent is None else {"stop_sequence": sent})
 
 
+@pytest.mark.rule("ERR-37")
+@pytest.mark.parametrize(("stop", "path"), [("a" * 1025, "stop"), (["b", "a" * 1025], "stop[1]")])
+def test_a_stop_longer_than_any_real_one_is_refused(stop: Any, path: str) -> None:
+    assert refused_at(stop=stop) == (UNSUPPORTED, path)
+    assert message_of(stop=stop) == (
+        f"Invalid '{path}': string too long. Expected a string with maximum length 1024, but got a string with length "
+        "1025 instead."
+    )
+    assert forwarded(stop="a" * 1024)["params"] == {"stop_sequence": ["a" * 1024]}
+
+
 @pytest.mark.rule("REQ-11")
 def test_null_counts_as_left_out_on_every_optional_key() -> None:
     keys = set(ChatCompletionRequest.model_fields) - {"messages", "model"}
