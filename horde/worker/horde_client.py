@@ -20,6 +20,7 @@ from horde.worker.payloads import JSON_HEADERS, json_payload
 
 __all__ = [
     "BRIDGE_AGENT",
+    "AnswerTooLargeError",
     "HordeAnswer",
     "HordeAwayError",
     "HordeClient",
@@ -68,6 +69,10 @@ class HordeAwayError(Exception):
         super().__init__(message)
         self.maybe_received = maybe_received
         self.retry_after = retry_after
+
+
+class AnswerTooLargeError(HordeAwayError):
+    """The Horde answered with more than this worker reads; the same call would be answered the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +165,7 @@ class HordeClient:
             wait_seconds: Time for which the body allows the Horde to hold the pop.
 
         Raises:
+            AnswerTooLargeError: Send another pop: this one's job cannot be read, and goes back by not being listed.
             HordeAwayError: Send the same pop again: its job may have been given out.
         """
         return await self._post("/v2/generate/text/pop", body, seconds=wait_seconds + _CALL_SECONDS)
@@ -218,7 +224,7 @@ async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
         data += chunk
         if len(data) > _MAX_ANSWER_BYTES:
             response.close()
-            raise HordeAwayError("its answer is larger than any job", maybe_received=True)
+            raise AnswerTooLargeError("its answer is larger than any job", maybe_received=True)
     return bytes(data)
 
 

@@ -16,7 +16,7 @@ from loguru import logger
 
 from horde.worker.backoff import Backoff
 from horde.worker.declaration import WorkerOffer
-from horde.worker.horde_client import BRIDGE_AGENT, HordeAnswer, HordeAwayError, HordeClient
+from horde.worker.horde_client import BRIDGE_AGENT, AnswerTooLargeError, HordeAnswer, HordeAwayError, HordeClient
 from horde.worker.job import Job, UnusableJobError, read_job
 
 __all__ = ["JobBoard", "Popper", "WorkerRefusedError", "build_pop", "withdraw"]
@@ -200,7 +200,11 @@ class Popper:
                 self._idling.reset()
 
     async def _pop_once(self) -> HordeAnswer:
-        """Send one pop until it is answered, always under the same id."""
+        """Send one pop until it is answered, always under the same id.
+
+        Only an answer too large to read is not asked for again: under another id the Horde sees, by the jobs that are
+        listed as running, that its job is not served here and gives it to somebody else.
+        """
         pop_id = str(uuid.uuid4())
         while True:
             body = build_pop(
@@ -215,6 +219,8 @@ class Popper:
                 answer = await self._horde.pop(body, wait_seconds=self._wait_seconds)
             except HordeAwayError as error:
                 retry_after = error.retry_after
+                if isinstance(error, AnswerTooLargeError):
+                    pop_id = str(uuid.uuid4())
                 self._note_away(str(error))
             else:
                 if answer.ok:

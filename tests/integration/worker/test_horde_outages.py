@@ -41,6 +41,18 @@ async def test_a_pop_without_an_answer_is_sent_again_under_its_id_so_that_no_job
     assert len(model.server.bodies) == 1
 
 
+async def test_a_job_too_large_to_read_goes_back_and_the_next_one_is_served(
+    horde: Horde, model: Model, wait_until: WaitUntil
+) -> None:
+    model.server.play(tokens("Yes"))
+    popped = job()
+    horde.server.give(job(stop_sequence=["a" * 17 * 1024 * 1024]), popped)
+    async with working(horde.url, model.url):
+        await submitted(horde, wait_until, popped)
+    assert horde.server.pops[0]["pop_id"] != horde.server.pops[1]["pop_id"]
+    assert horde.server.pops[1]["running"] == []
+
+
 async def test_each_answered_pop_is_followed_by_one_under_a_new_id(
     horde: Horde, model: Model, wait_until: WaitUntil
 ) -> None:
