@@ -33,21 +33,33 @@ _PUBLISH_SECONDS: Final = 0.5
 _SILENCE_SECONDS: Final = 1.0
 _MAX_STREAM_ENTRIES: Final = 4096
 
+_LOOK_BACK_ENTRIES: Final = 256
+"""Entries that are searched for those of the same attempt, where the last one is another's."""
+
 _APPEND_DELTA: Final = """
-local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local gen, seq = ARGV[1], tonumber(ARGV[2])
-local last_gen, last_seq
-if last[1] then
-    local fields = last[1][2]
-    for i = 1, #fields, 2 do
-        if fields[i] == 'gen' then last_gen = fields[i + 1] end
-        if fields[i] == 'seq' then last_seq = tonumber(fields[i + 1]) end
-    end
+local function read(entry)
+    local found = {}
+    for i = 1, #entry[2], 2 do found[entry[2][i]] = entry[2][i + 1] end
+    return found
 end
-if last_gen == gen then
-    if last_seq == seq then return 0 end
-    if last_seq ~= seq - 1 then return -1 end
-elseif seq ~= 1 then
+local entries = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+if entries[1] and read(entries[1]).gen ~= gen then
+    entries = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', ARGV[9])
+end
+local own, passed
+for _, entry in ipairs(entries) do
+    local found = read(entry)
+    if found.gen == gen then own = found break end
+    if not found.ended then passed = true end
+end
+if not own then
+    if seq ~= 1 then return -1 end
+elseif own.ended then
+    return -1
+elseif tonumber(own.seq) == seq then
+    return 0
+elseif passed or tonumber(own.seq) ~= seq - 1 then
     return -1
 end
 redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[3], '*', 'gen', gen, 'seq', ARGV[2], 'text', ARGV[4],
@@ -55,12 +67,17 @@ redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[3], '*', 'gen', gen, 'seq', ARGV[2], 
 redis.call('EXPIRE', KEYS[1], ARGV[8])
 return 1
 """
-"""Appends an entry only behind (gen, seq - 1), or as a gen's first; 0 tells that it is there already, -1 refuses."""
+"""Appends an entry only behind (gen, seq - 1), or as a gen's first; 0 tells that it is there already, -1 refuses.
+
+Ended markers of other attempts may stand between: one that comes late must not break off the newer attempt. A gen whose
+marker is there takes nothing more, and none takes anything once another one's text follows its own.
+"""
 
 _END_GENERATION: Final = """
 redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[3], '*', 'gen', ARGV[1], 'ended', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 """
+"""Written for an attempt that never streamed, too: it keeps out a first entry that comes late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +161,7 @@ class Publisher:
             str(entry.worker),
             entry.model,
             CHAT_REQUEST_EXPIRY_SECONDS,
+            _LOOK_BACK_ENTRIES,
         ]
         answer = await self._bounded(self._append(keys=[chat_stream_key(str(entry.request_id))], args=arguments))
         return isinstance(answer, int) and answer >= 0
