@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import jsonschema_rs
 import orjson
+from horde_sdk.worker.chat_declaration import ChatFinishReason
 
 from horde.chat_contract import ContractViolation
 
@@ -70,7 +71,8 @@ def conform_reply(payload: Mapping[str, Any], message: dict[str, Any], finish_re
     calls = message.get("tool_calls") or []
     _check_tools(payload, calls, finish_reason)
     response_format = payload.get("response_format")
-    if response_format and not calls:
+    # A reply that was cut at its limit says so by its finish reason, as OpenAI's does; what is there is delivered.
+    if response_format and not calls and finish_reason != ChatFinishReason.LENGTH:
         _check_format(response_format, message.get("content"))
     if len(calls) > 1 and payload.get("parallel_tool_calls") is False:
         return {**message, "tool_calls": calls[:1]}

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
@@ -24,8 +25,11 @@ __all__ = ["MAX_FAILED_CANCELS", "CancelOutcome", "CancelTarget", "Cancels"]
 MAX_FAILED_CANCELS: Final = 10_000
 """The most cancels kept for another try; the one that has waited longest is dropped first (CAN-9)."""
 
-_DRAIN_MARGIN_SECONDS: Final = 0.5
+DRAIN_SECONDS: Final = 2.0
+"""Time of the last cancels of a front that stops, after its requests have ended (decision U44: under 30 s in all)."""
+
 _HTTP_NOT_FOUND: Final = 404
+_HURRIED_SECONDS: Final = 3.0
 _HTTP_OK: Final = 200
 
 
@@ -177,6 +181,10 @@ class Cancels:
             return operation.operation_key not in self._failed
         return await self.confirm(submit.result())
 
+    def hurry(self) -> None:
+        """Give each cancel from now on less time: the front stops."""
+        self._timeout = min(self._timeout, _HURRIED_SECONDS)
+
     async def run(self) -> None:
         """Repeat failed cancels until cancelled; a request past its expiry is forgotten (CAN-8)."""
         while True:
@@ -195,15 +203,20 @@ class Cancels:
     async def drain(self) -> None:
         """End what is under way: abort submits nobody waits for, finish cancels, repeat the failed ones once (CAN-7).
 
-        Takes two budgets at most.
+        The whole takes no longer than :data:`DRAIN_SECONDS`: a front that stops has promised when it is gone.
         """
+        deadline = self._clock() + DRAIN_SECONDS
         aborts = [
             asyncio.create_task(self.abort(submit, operation), name="front - abort")
             for submit, operation in self._following.values()
         ]
         if under_way := [*aborts, *self._running.values()]:
-            await asyncio.wait(under_way, timeout=self._timeout + _DRAIN_MARGIN_SECONDS)
-        await self.retry()
+            await asyncio.wait(under_way, timeout=DRAIN_SECONDS / 2)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline - self._clock())):
+                await self.retry()
+        for task in self._running.values():
+            task.cancel()
         if self._failed:
             logger.warning("{} requests could not be cancelled on the Horde and end by their expiry", len(self._failed))
 

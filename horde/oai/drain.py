@@ -20,5 +20,6 @@ async def drain(state: FrontState) -> None:
         async with asyncio.timeout(settings.drain_seconds):
             await state.open_requests.wait_empty()
     except TimeoutError:
+        state.cancels.hurry()
         state.open_requests.interrupt_all()
     await asyncio.Event().wait()  # The server ends this task; by itself it would count as dead.

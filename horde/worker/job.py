@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from horde_sdk.worker.chat_declaration import (
     ChatFaultReason,
+    ChatFinishReason,
     ChatJobPayload,
     build_chat_reply_submit,
 )
@@ -219,11 +220,11 @@ class JobRunner:
         reply = await self._generate(job, poster)
         poster.close()
         message = reply.message()
-        if await self._is_unfit(job, message):
-            return "faulted", ChatFaultReason.GENERATION_ERROR
         finished = reply.finished
         if finished is None:
             raise BackendError("The backend ended a reply without saying so.")
+        if await self._is_unfit(job, message, finished.finish_reason):
+            return "faulted", ChatFaultReason.GENERATION_ERROR
         delivery, reward = await deliver_reply(
             self._horde,
             build_chat_reply_submit(
@@ -265,15 +266,15 @@ class JobRunner:
                         reply.finished = event
         return reply
 
-    async def _is_unfit(self, job: Job, message: Mapping[str, Any]) -> bool:
+    async def _is_unfit(self, job: Job, message: Mapping[str, Any], finish_reason: ChatFinishReason) -> bool:
         """Whether a reply must not be submitted: too large, or not what a strict schema asks for."""
         texts = [message["content"] or "", message.get("reasoning_content") or ""]
         texts += [call["function"]["arguments"] for call in message.get("tool_calls", ())]
         if sum(len(text.encode()) for text in texts) > _MAX_REPLY_BYTES:
             logger.warning("Job {}: the reply is larger than the Horde takes.", job.id)
             return True
-        if job.payload.response_format is None:
-            return False
+        if job.payload.response_format is None or finish_reason is ChatFinishReason.LENGTH:
+            return False  # A reply cut at its limit says so; its client sees what is there.
         if await asyncio.to_thread(breaks_strict_schema, job.payload.response_format, texts[0]):
             logger.warning("Job {}: the reply does not satisfy the schema asked for.", job.id)
             return True

@@ -1,7 +1,7 @@
 """Whether a reply satisfies the strict schema that was asked for (``structured_output_enforced``). Pure.
 
-The grammar enforces it; this is the proof. A grammar may pass over a keyword of the schema, and a reply that is cut at
-its longest length is no whole document. What does not satisfy the schema is faulted, never submitted.
+The grammar enforces it; this is the proof, since a grammar may pass over a keyword of the schema. What does not satisfy
+the schema is faulted, never submitted; a reply that was cut at its limit is no whole document and says so instead.
 """
 
 from collections.abc import Mapping

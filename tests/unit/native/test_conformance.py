@@ -105,3 +105,14 @@ def test_a_pattern_that_backtracks_without_end_is_bounded() -> None:
     schema = {"properties": {"a": {"pattern": "^(?=(a+)+$)(a+)+$"}}}
     with pytest.raises(NonconformantReplyError):
         conform_reply(_format(schema), _said('{"a": "' + "a" * 5000 + '!"}'), "stop")
+
+
+@pytest.mark.rule("RES-8", "FMT-12")
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_a_json_reply_that_was_cut_at_its_limit_is_delivered_and_says_length(kind: str) -> None:
+    schema = {"name": "a", "schema": {"type": "object"}, "strict": True}
+    payload = {"response_format": {"type": kind, "json_schema": schema}}
+    reply = {"role": "assistant", "content": '{"a": [1, '}
+    assert conform_reply(payload, reply, "length") is reply
+    with pytest.raises(NonconformantReplyError):
+        conform_reply(payload, reply, "stop")
