@@ -16,6 +16,7 @@ __all__ = [
     "READ_SPEEDS",
     "READ_STATUS",
     "READ_STREAMED",
+    "READ_STREAMED_BYTES",
     "SET_MAINTENANCE",
     "WORKER_OWNER",
 ]
@@ -148,3 +149,6 @@ WORKER_OWNER = "SELECT owner_id FROM workers WHERE id = $1"
 
 SET_MAINTENANCE = "UPDATE workers SET maintenance = $2 WHERE id = $1"
 """Withdraws a worker, or takes it back."""
+
+READ_STREAMED_BYTES = "SELECT streamed_ascii + streamed_wide FROM chat_jobs WHERE id = $1"
+"""UTF-8 bytes of text and reasoning that a job's stream was given."""

@@ -4,7 +4,7 @@ from typing import Final
 from uuid import UUID
 
 from horde.chat_contract import estimate_text_tokens
-from horde.native.db import queries
+from horde.native.db import queries, reads
 from horde.native.db.engine import afterwards
 from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode
@@ -17,6 +17,12 @@ __all__ = ["MAX_POST_BYTES", "record_progress", "streamed_tokens", "text_sizes"]
 
 MAX_POST_BYTES = 64 * 1024
 """The most UTF-8 bytes of text and reasoning of one post."""
+
+_MAX_STREAMED_BYTES: Final = 1024 * 1024
+"""The most UTF-8 bytes of text and reasoning that one attempt streams; as much as a whole reply takes."""
+
+_POSTS_WITHIN: Final = _MAX_STREAMED_BYTES // MAX_POST_BYTES
+"""So many posts cannot be over it."""
 
 _ASCII_BYTES: Final = bytes(range(128))
 
@@ -71,7 +77,7 @@ async def _refuse_strangers(state: NativeState, user: User, job_id: UUID) -> Non
 
 
 async def _append(state: NativeState, body: ProgressBody, seq: int, row: Fields, sizes: tuple[int, int]) -> None:
-    """Append an entry; when the stream refuses it, nothing more of this attempt is streamed."""
+    """Append an entry; when the stream refuses it or has enough, nothing more of this attempt is streamed."""
     entry = DeltaEntry(
         request_id=row["request_id"],
         gen=body.id,
@@ -81,12 +87,19 @@ async def _append(state: NativeState, body: ProgressBody, seq: int, row: Fields,
         worker=row["worker_id"],
         model=row["model"],
     )
-    if await state.publisher.append_delta(entry):
+    has_room = seq <= _POSTS_WITHIN or await _has_room(state, body.id)
+    if has_room and await state.publisher.append_delta(entry):
         return
     counted = sizes if seq == row["last_seq"] + 1 else (0, 0)
     # The lease is renewed: an answer that says otherwise would cost the worker its attempt.
     with afterwards("marking a stream as broken"):
         await state.pool.execute(queries.MARK_STREAM_BROKEN, body.id, *counted)
+
+
+async def _has_room(state: NativeState, job_id: UUID) -> bool:
+    """Return whether an attempt's stream is within its bound, the post at hand included."""
+    streamed = await state.pool.fetchval(reads.READ_STREAMED_BYTES, job_id)
+    return streamed is not None and int(streamed) <= _MAX_STREAMED_BYTES
 
 
 def streamed_tokens(ascii_bytes: int, wide_bytes: int) -> int:

@@ -74,6 +74,20 @@ async def test_after_a_gap_nothing_more_of_the_attempt_is_appended(
     assert (await owner.reply(job)).status == 200
 
 
+async def test_an_attempt_streams_a_mebibyte_and_its_reply_arrives_whole(
+    native: NativeServer, owner: Caller, client: Caller, store: redis.asyncio.Redis
+) -> None:
+    request_id = await client.submit_id(stream=True)
+    job = await owner.pop_job()
+    text = "x" * 60_000
+    for seq in range(1, 21):
+        assert (await owner.progress(job["id"], seq, text)).body == {"cancelled": False}
+    assert [entry["seq"] for entry in await _entries(store, request_id)] == [str(seq) for seq in range(1, 18)]
+    assert await native.pool.fetchval("SELECT streamed_ascii FROM chat_jobs") == 17 * len(text)
+    assert (await owner.reply(job, text * 17)).status == 200
+    assert (await client.status(request_id))["generations"][0]["message"]["content"] == text * 17
+
+
 async def test_a_request_that_does_not_stream_has_no_stream(
     owner: Caller, client: Caller, store: redis.asyncio.Redis
 ) -> None:
