@@ -30,11 +30,13 @@ class HeldPop:
     Attributes:
         facts: The worker, as it declared itself on this pop.
         woken: Set when a request that fits may be there.
+        needs: That request, as of the last wake-up; None before the first.
     """
 
     def __init__(self, facts: WorkerFacts) -> None:
         self.facts = facts
         self.woken = asyncio.Event()
+        self.needs: RequestNeeds | None = None
 
 
 class HeldPops:
@@ -64,7 +66,9 @@ class HeldPops:
         fitting = [pop for pop in self._held if not pop.woken.is_set() and is_eligible(pop.facts, needs)]
         if not fitting:
             return False
-        min(fitting, key=lambda pop: pop.facts.id in needs.failed_workers).woken.set()
+        chosen = min(fitting, key=lambda pop: pop.facts.id in needs.failed_workers)
+        chosen.needs = needs
+        chosen.woken.set()
         return True
 
     def wake_all(self) -> None:
@@ -76,6 +80,16 @@ class HeldPops:
         """Tell a pop of a request that waits: one of this process, else the other processes."""
         if not self.wake(needs):
             await publisher.wake(orjson.dumps(needs.to_fields()))
+
+    async def pass_on(self, pop: HeldPop, publisher: Publisher) -> None:
+        """Tell another pop of the request that this one was woken for and will not look for any more.
+
+        Args:
+            pop: A pop that is not held any more.
+            publisher: Tells the other processes.
+        """
+        if pop.woken.is_set() and pop.needs is not None:
+            await self.announce(pop.needs, publisher)
 
 
 async def listen_for_wakes(redis: Redis, held_pops: HeldPops) -> None:

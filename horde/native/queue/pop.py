@@ -55,6 +55,8 @@ async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.E
         return _empty(state, facts)
     with state.held_pops.hold(facts) as held:
         answer = await _claim_until(state, body, held, gone)
+    # Woken since its last claim: its client left, its wait is over, or that claim brought it another request.
+    await state.held_pops.pass_on(held, state.publisher)
     return answer or _empty(state, facts)
 
 

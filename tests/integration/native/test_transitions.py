@@ -3,11 +3,19 @@
 import asyncio
 from uuid import UUID, uuid4
 
+import orjson
 import pytest
+from pydantic import SecretStr
 
+from horde.native.app import open_state
 from horde.native.db import queries
+from horde.native.queue.pop import pop_job
+from horde.native.queue.submit import submit_request
+from horde.native.settings import NativeSettings
+from horde.native.users import User, ensure_user
+from horde.native.wire import PopBody, parse_body
 from tests.support.native_invariants import broken_invariants
-from tests.support.native_server import Caller, NativeServer, running_native
+from tests.support.native_server import Caller, NativeServer, pop_body, running_native, submit_body
 from tests.support.waiting import wait_until
 
 _WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
@@ -153,3 +161,24 @@ async def test_a_worker_put_into_maintenance_still_gets_the_answer_it_lost_and_n
     # A worker that does not know of the job any more gives it back, in maintenance too.
     assert (await owner.pop(running=[])).rc == "WorkerMaintenance"
     assert await native.pool.fetchval("SELECT count(*) FROM chat_requests WHERE state = 'waiting'") == 2
+
+
+@pytest.mark.rule("NAT-13")
+async def test_a_woken_pop_whose_client_left_passes_the_wake_up_on(migrated_database_url: str) -> None:
+    settings = NativeSettings(database_url=SecretStr(migrated_database_url), relook_seconds=25.0)
+    async with open_state(settings, asyncio.Event()) as state, asyncio.timeout(15), asyncio.TaskGroup() as group:
+        number = await ensure_user(state.pool, "somebody", "a key", kudos=10)
+        user = User(number, "somebody", trusted=False, moderator=False)
+        left, pops = asyncio.Event(), []
+        for name, gone in (("first", left), ("second", asyncio.Event())):
+            body = parse_body(PopBody, pop_body(name=name, wait_seconds=20))
+            pops.append(group.create_task(pop_job(state, user, body, gone), name=f"test - {name} pop"))
+
+            def waits(count: int = len(pops)) -> bool:
+                return len(state.held_pops) == count and state.pool.get_idle_size() == state.pool.get_size()
+
+            await wait_until(waits, description="the pop to be held")
+        left.set()
+        await submit_request(state, user, submit_body(), "test")
+        assert orjson.loads(await pops[1])["id"] is not None
+        assert orjson.loads(await pops[0])["id"] is None
