@@ -25,6 +25,9 @@ _SERVER_ERROR: Final = 500
 _MAX_DEPTH: Final = 66
 """Levels of nesting in a body; a front, whose own bound is 64, adds up to two around what its client sent."""
 
+_QUICK_BYTES: Final = 1024 * 1024
+"""A larger body is decoded and measured in a thread, so that the loop gets its turns in between."""
+
 _MAX_VALUES: Final = 2**17
 """JSON values in a body; twice a front's bound, since it adds keys of its own."""
 
@@ -44,8 +47,12 @@ async def caller(request: Request) -> User:
     return await state_of(request).users.authenticate(request.headers.get("apikey"))
 
 
-async def read_json(request: Request) -> dict[str, Any]:
+async def read_json(request: Request, limit: int | None = None) -> dict[str, Any]:
     """Return a request's body, a JSON object.
+
+    Args:
+        request: The request.
+        limit: Bytes that a body of this route may take, where that is less than the setting for all.
 
     Raises:
         RefusalError: It is too large, too slow, not JSON (NaN, overflows and lone surrogates included) or no object.
@@ -53,9 +60,13 @@ async def read_json(request: Request) -> dict[str, Any]:
     settings = state_of(request).settings
     try:
         async with asyncio.timeout(settings.body_read_timeout_seconds):
-            data = await _read_body(request, settings.max_body_bytes)
+            data = await _read_body(request, min(settings.max_body_bytes, limit or settings.max_body_bytes))
     except TimeoutError:
         raise RefusalError(ReturnCode.BODY_READ_TIMEOUT, headers={"Connection": "close"}) from None
+    return await asyncio.to_thread(_decode, data) if len(data) > _QUICK_BYTES else _decode(data)
+
+
+def _decode(data: bytes) -> dict[str, Any]:
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -1,6 +1,7 @@
 """Routes of workers: pop, progress, submit."""
 
 import asyncio
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,11 +14,17 @@ from horde.native.wire import FaultBody, PopBody, ProgressBody, ReplyBody, parse
 
 __all__ = ["pop", "progress", "submit"]
 
+_MAX_POP_BYTES: Final = 1024 * 1024
+_MAX_PROGRESS_BYTES: Final = 512 * 1024
+"""A post's 64 KiB of text may be written with six bytes for each of its own."""
+_MAX_SUBMIT_BYTES: Final = 8 * 1024 * 1024
+"""A mebibyte of reply, likewise."""
+
 
 async def pop(request: Request) -> Response:
     """``POST /api/v2/generate/text/pop``; held open for ``wait_seconds`` when no job fits."""
     user = await caller(request)
-    body = parse_body(PopBody, await read_json(request))
+    body = parse_body(PopBody, await read_json(request, _MAX_POP_BYTES))
     state = state_of(request)
     gone = asyncio.Event()
     if body.wait_seconds <= 0:
@@ -40,7 +47,7 @@ async def _watch_client(request: Request, gone: asyncio.Event) -> None:
 async def progress(request: Request) -> Response:
     """``POST /api/v2/generate/chat/progress``."""
     user = await caller(request)
-    body = parse_body(ProgressBody, await read_json(request))
+    body = parse_body(ProgressBody, await read_json(request, _MAX_PROGRESS_BYTES))
     runs = await record_progress(state_of(request), user, body)
     return json_answer({"cancelled": not runs})
 
@@ -48,7 +55,7 @@ async def progress(request: Request) -> Response:
 async def submit(request: Request) -> Response:
     """``POST /api/v2/generate/text/submit``; a reply, or a fault."""
     user = await caller(request)
-    raw = await read_json(request)
+    raw = await read_json(request, _MAX_SUBMIT_BYTES)
     if raw.get("state") == "faulted":
         reward = await submit_fault(state_of(request), user, parse_body(FaultBody, raw))
     else:

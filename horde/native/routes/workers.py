@@ -1,6 +1,6 @@
 """Workers: who is there, and maintenance, by which an owner withdraws one."""
 
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from starlette.requests import Request
@@ -14,6 +14,8 @@ from horde.native.state import NativeState
 from horde.native.wire import MaintenanceBody, parse_body
 
 __all__ = ["change_worker", "list_workers", "show_worker"]
+
+_MAX_BODY_BYTES: Final = 64 * 1024
 
 
 async def list_workers(request: Request) -> Response:
@@ -31,7 +33,7 @@ async def change_worker(request: Request) -> Response:
     """``PUT /api/v2/workers/{id}``: maintenance, by the worker's owner or a moderator."""
     user = await caller(request)
     worker_id = path_id(request, ReturnCode.WORKER_NOT_FOUND)
-    body = parse_body(MaintenanceBody, await read_json(request))
+    body = parse_body(MaintenanceBody, await read_json(request, _MAX_BODY_BYTES))
     pool = state_of(request).pool
     owner = await pool.fetchval(reads.WORKER_OWNER, worker_id)
     if owner is None:

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -6,7 +7,8 @@ import orjson
 import pytest
 from horde_sdk.generation_parameters.text.chat_policy import ChatFeature
 
-from horde.chat_contract import KUDOS_CAP_EXCESS_PATTERN, VALIDATION_FAILED_MESSAGE
+from horde.chat_contract import KUDOS_CAP_EXCESS_PATTERN, VALIDATION_FAILED_MESSAGE, exceeds_depth
+from horde.native import http
 from tests.support.native_server import Caller, NativeServer, declaration, running_native, submit_body
 
 
@@ -272,6 +274,43 @@ async def test_a_body_over_the_limit_is_refused(migrated_database_url: str) -> N
     async with running_native(migrated_database_url, max_body_bytes=1024) as small:
         answer = await small.caller().call("POST", "/v2/generate/chat", b" " * 1025)
         assert (answer.status, answer.rc) == (413, "RequestTooLarge")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "limit"),
+    [
+        ("POST", "/v2/generate/text/pop", 1024 * 1024),
+        ("POST", "/v2/generate/chat/progress", 512 * 1024),
+        ("POST", "/v2/generate/text/submit", 8 * 1024 * 1024),
+        ("PUT", f"/v2/workers/{UUID(int=0)}", 64 * 1024),
+    ],
+)
+async def test_each_route_reads_as_much_as_its_bodies_take(client: Caller, method: str, path: str, limit: int) -> None:
+    assert (await client.call(method, path, b"{}".ljust(limit))).status == 400
+    answer = await client.call(method, path, b"{}".ljust(limit + 1))
+    assert (answer.status, answer.rc) == (413, "RequestTooLarge")
+
+
+async def test_the_fullest_post_and_the_fullest_reply_are_within_what_is_read(owner: Caller, client: Caller) -> None:
+    await client.submit_id(stream=True)
+    job = await owner.pop_job()
+    assert (await owner.progress(job["id"], 1, "\1" * 65536)).body == {"cancelled": False}
+    assert (await owner.reply(job, "\1" * 1024 * 1024)).status == 200
+
+
+async def test_a_large_body_is_decoded_off_the_loop(client: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    measure = exceeds_depth
+
+    def observe(value: object, levels: int, *, values: int | None = None) -> bool:
+        threads.append(threading.current_thread().name)
+        return measure(value, levels, values=values)
+
+    monkeypatch.setattr(http, "exceeds_depth", observe)
+    for size in (1024 * 1024, 1024 * 1024 + 1):
+        await client.call("POST", "/v2/generate/chat", b"{}".ljust(size))
+    assert threads[0] == threading.main_thread().name
+    assert threads[1] != threading.main_thread().name
 
 
 @pytest.mark.parametrize(
