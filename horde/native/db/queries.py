@@ -5,6 +5,7 @@ job) it starts from; when the row has moved on, it changes nothing and returns n
 """
 
 from horde.native.db.eligibility_sql import NEEDS_COLUMNS, online, serves
+from horde.native.lifecycle import MAX_ATTEMPTS
 
 __all__ = [
     "ADD_MODEL",
@@ -152,6 +153,11 @@ WHERE j.worker_id = $1 AND j.pop_id = $2
 """The job that an earlier copy of the same pop got."""
 
 
+_MAY_BE_LOST = """(
+    SELECT count(*) FROM chat_jobs x WHERE x.request_id = r.id AND x.state = 'released') < 2"""
+"""Whether a job of the request may be released without counting, as fewer than two were."""
+
+
 def _requeue(found: str, *, attempts: str) -> str:
     """Return the statement that puts requests back to the queue and ends their attempts.
 
@@ -166,7 +172,7 @@ WITH found AS MATERIALIZED ({found}), job AS (
 ), back AS (
     UPDATE chat_requests r SET state = 'waiting', job_id = NULL, attempts = {attempts},
         restarted = r.restarted + 1,
-        failed_workers = CASE WHEN $1 = 'released' THEN r.failed_workers
+        failed_workers = CASE WHEN $1 = 'released' AND {_MAY_BE_LOST} THEN r.failed_workers
                               ELSE array_append(r.failed_workers, j.worker_id) END,
         fault_rc = coalesce($2::text, r.fault_rc), fault_message = coalesce($3::text, r.fault_message)
     FROM job j WHERE r.id = j.request_id
@@ -183,17 +189,20 @@ REQUEUE_REQUEST = _requeue(
 """Ends a failed attempt and queues the request again at its old place; the last reason is kept on it."""
 
 RELEASE_LOST_JOBS = _requeue(
-    """
+    f"""
     SELECT r.id, j.id AS job_id
     FROM chat_jobs j JOIN chat_requests r ON r.id = j.request_id AND r.job_id = j.id AND r.state = 'processing'
     WHERE j.worker_id = $4 AND j.state = 'processing' AND NOT j.posted AND j.id <> ALL($5::uuid[])
       AND ($6::uuid IS NULL OR j.pop_id IS DISTINCT FROM $6::uuid)
+      AND (r.attempts < {MAX_ATTEMPTS} OR {_MAY_BE_LOST})
     FOR UPDATE OF r, j SKIP LOCKED
     """,
-    attempts="r.attempts - 1",
+    attempts=f"r.attempts - CASE WHEN {_MAY_BE_LOST} THEN 1 ELSE 0 END",
 )
-"""Jobs that a worker does not know of and never posted for go back without counting: their pop's answer was lost. The
-job of this very pop stays. A worker whose pops overlap cannot know what the other one brings; it sends no list."""
+"""Jobs that a worker does not know of and never posted for go back: their pop's answer was lost. That counts from a
+request's third time on, and then against the worker too, so that no worker can take a request and drop it for ever; a
+last attempt that is lost stays until its lease ends, which faults the request. The job of this very pop stays. A worker
+whose pops overlap cannot know what the other one brings; it sends no list."""
 
 RECORD_PROGRESS = """
 WITH job AS (

@@ -182,3 +182,28 @@ async def test_a_woken_pop_whose_client_left_passes_the_wake_up_on(migrated_data
         await submit_request(state, user, submit_body(), "test")
         assert orjson.loads(await pops[1])["id"] is not None
         assert orjson.loads(await pops[0])["id"] is None
+
+
+@pytest.mark.rule("NAT-14")
+async def test_a_worker_that_loses_its_jobs_again_and_again_comes_to_an_end(
+    native: NativeServer, owner: Caller, client: Caller
+) -> None:
+    await owner.come_online()
+    request_id = await client.submit_id()
+    counted = []
+    for _ in range(5):
+        await owner.pop_job(running=[], pop_id=str(uuid4()))
+        row = await native.pool.fetchrow("SELECT attempts, cardinality(failed_workers) AS failures FROM chat_requests")
+        assert row is not None
+        counted.append((row["attempts"], row["failures"]))
+    # Two losses are free; the third and the fourth count, and the fifth job is the third attempt.
+    assert counted == [(1, 0), (1, 0), (1, 0), (2, 1), (3, 2)]
+
+    assert (await owner.pop(running=[])).body["id"] is None
+    await native.pool.execute("UPDATE chat_jobs SET deadline_at = now() WHERE state = 'processing'")
+
+    async def is_faulted() -> bool:
+        return bool((await client.status(request_id))["faulted"])
+
+    await wait_until(is_faulted, description="the request to fault")
+    assert await broken_invariants(native.pool) == {}
