@@ -21,6 +21,10 @@ _MAX_VALUES: Final = 2**16
 """Members and items of all objects and arrays together. A conversation within its 1 MiB of text has a few thousand;
 16 MiB of tiny ones would keep the process from every other request for seconds."""
 
+_MAX_COMMAS: Final = 2**21
+"""Above this no body is valid: values have a comma each, and texts and tool specs take 1.25 MiB at most. Counted before
+parsing, which for millions of values would hold the loop for seconds."""
+
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _CLOSE: Final = {"connection": "close"}
@@ -160,6 +164,8 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
     Raises:
         ChatFrontError: ``BadRequest`` with ``param`` null.
     """
+    if len(data) > _MAX_COMMAS and data.count(b",") > _MAX_COMMAS:
+        raise ChatFrontError(FrontCode.BAD_REQUEST, f"The request body holds more than {_MAX_VALUES} values.")
     try:
         value = orjson.loads(data.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:

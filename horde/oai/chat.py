@@ -323,7 +323,12 @@ class ChatExchange:
     async def _send(self, message: Message) -> None:
         """Pass a message on, and remember that a response was begun: there is never a second one."""
         self._started = self._started or message["type"] == "http.response.start"
-        await self._send_raw(message)
+        try:
+            await self._send_raw(message)
+        except (RuntimeError, OSError):
+            # The connection is gone and the server did not say so: of a client that pipelines it tells only the last
+            # request.
+            raise ClientStalledError from None
 
     async def _settle(self, work: "asyncio.Task[None]") -> None:
         """Answer for work that ended in another way than by its own answer."""

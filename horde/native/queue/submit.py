@@ -76,6 +76,9 @@ async def submit_request(state: NativeState, user: User, raw: Mapping[str, Any],
             return found
         raise
     if row is None:
+        # The balance may be spent by an earlier copy of this very call, which came in between.
+        if key is not None and (found := await find_claim(state, user, key, digest)):
+            return found
         raise kudos_upfront(draft)
     await state.held_pops.announce(_needs(draft), state.publisher)
     return SubmitAnswer(202, {"id": str(row["id"]), "kudos": to_kudos(draft.estimate)})

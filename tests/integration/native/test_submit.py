@@ -239,6 +239,21 @@ async def test_holds_that_race_never_spend_more_than_there_is(native: NativeServ
     assert (await rich.call("GET", "/v2/find_user")).body["kudos"] == 219.80
 
 
+@pytest.mark.rule("SUB-2", "KUD-10")
+async def test_copies_of_a_submit_that_arrive_together_are_one_request_though_one_is_all_that_is_covered(
+    native: NativeServer, owner: Caller
+) -> None:
+    await owner.come_online(declared=declaration(max_length=16384), name="large")
+    rich = await native.user("rich", kudos=500)
+    for _ in range(5):
+        key = str(uuid4())
+        copies = (rich.submit(params={"max_length": 8192}, operation_key=key) for _ in range(4))
+        answers = await asyncio.gather(*copies)
+        assert sorted(answer.status for answer in answers) == [200, 200, 200, 202]
+        assert len({answer.body["id"] for answer in answers}) == 1
+        await rich.cancel(answers[0].body["id"])
+
+
 @pytest.mark.rule("KUD-9")
 async def test_the_quote_is_the_first_listed_models(native: NativeServer, owner: Caller, client: Caller) -> None:
     await owner.come_online(name="big", model="big-8B")

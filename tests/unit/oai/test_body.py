@@ -294,3 +294,8 @@ def test_no_bytes_do_anything_but_parse_or_be_refused(data: bytes) -> None:
     except ChatFrontError as error:
         assert error.code == "BadRequest"  # noqa: PT017 - either outcome is right
         orjson.dumps(error.envelope())
+
+
+def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
+    data = b'{"messages": [' + b"1," * 2**21 + b"1]}"
+    assert "holds more than 65536 values" in refused_json(data).message

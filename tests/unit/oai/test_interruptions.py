@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from starlette.types import Message
 
 from horde.oai.chat import ChatExchange
 from tests.support.front import Front, chat_body, running_front
 from tests.support.scripted_horde import Answer, status
+from tests.support.streaming_transport import Exchange
 from tests.support.waiting import wait_until
 
 
@@ -122,3 +124,19 @@ async def test_a_client_that_stalls_on_the_error_event_is_counted_once_and_is_no
         assert await exchange.status() == 200
         await exchange.ended()
         assert len(front.horde.cancelled) == 1
+
+
+@pytest.mark.rule("CAN-1")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_connection_that_is_gone_without_a_word_is_a_client_that_left(
+    monkeypatch: pytest.MonkeyPatch, *, stream: bool
+) -> None:
+    async def closed(_exchange: Exchange, _message: Message) -> None:
+        raise RuntimeError("the handler is closed")
+
+    monkeypatch.setattr(Exchange, "_send", closed)
+    async with running_front(keepalive_seconds=0.02) as front:
+        front.horde.play(status("queued"), status("queued"), status("faulted"))
+        exchange = front.client.chat(chat_body(stream=stream))
+        await exchange.ended()
+        assert front.state.limiter.in_use == 0
