@@ -1,7 +1,8 @@
 """Completion signals: the Horde says that something happened to a request, and its wait wakes (WAI-2).
 
-Signals are hints. Losing every one costs latency, never a reply: after an outage each waiter is woken once, so that it
-reads what it may have missed, and while the subscription is down ``alive`` tells the waits to poll faster.
+Signals are hints. Losing every one costs latency, never a reply: at an outage each waiter is woken once, since it may
+sleep long counting on signals, and again after it, so that it reads what it may have missed; while the subscription is
+down ``alive`` tells the waits to poll faster.
 """
 
 import asyncio
