@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from loguru import logger
 from starlette.types import Message
 
 from horde.oai.chat import ChatExchange
@@ -117,13 +118,17 @@ async def test_a_waiting_request_keeps_none_of_its_body() -> None:
         assert exchange._request.messages == []
 
 
-async def test_a_client_that_stalls_on_the_error_event_is_counted_once_and_is_no_defect() -> None:
+async def test_a_client_that_stalls_on_the_error_event_is_no_defect_and_cancelled_once() -> None:
+    errors: list[str] = []
+    handler = logger.add(errors.append, level="ERROR", format="{message}")
     async with running_front(write_timeout_seconds=0.05, stream_timeout_seconds=0.1) as front:
         front.horde.play(status("queued"))
         exchange = front.client.chat(chat_body(stream=True), buffered_parts=1)
         assert await exchange.status() == 200
         await exchange.ended()
         assert len(front.horde.cancelled) == 1
+    logger.remove(handler)
+    assert errors == []
 
 
 @pytest.mark.rule("CAN-1")

@@ -1,6 +1,6 @@
 """Every instrument with exactly its attributes (rules MET)."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -60,12 +60,6 @@ async def measured(**settings: Any) -> AsyncIterator[tuple[Front, Readings]]:
     async with running_front(meter=provider.get_meter("test"), **settings) as front:
         yield front, Readings(reader)
     provider.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def no_leftover_provider() -> Iterator[None]:
-    """Keep the global provider out: each test brings its own (TEL-16)."""
-    return iter((None,))
 
 
 @pytest.mark.rule(
