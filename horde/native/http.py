@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-import asyncpg
 import orjson
 from loguru import logger
 from starlette.exceptions import HTTPException
@@ -13,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from horde.chat_contract import exceeds_depth
+from horde.native.db.engine import DATABASE_ERRORS
 from horde.native.errors import NativeError, OutcomeUnknownError, RefusalError, ReturnCode
 from horde.native.state import NativeState
 from horde.native.users import User
@@ -149,10 +149,7 @@ EXCEPTION_HANDLERS: Final[Mapping[Any, Callable[[Request, Exception], Awaitable[
     NativeError: _answer_error,
     HTTPException: _answer_http_error,
     ClientDisconnect: _answer_nobody,
-    asyncpg.PostgresError: _answer_database_error,
-    asyncpg.InterfaceError: _answer_database_error,
-    OSError: _answer_database_error,
-    TimeoutError: _answer_database_error,
+    **dict.fromkeys(DATABASE_ERRORS, _answer_database_error),
     Exception: _answer_crash,
 }
 """What each kind of error is answered with."""

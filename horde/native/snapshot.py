@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-import asyncpg
 import orjson
 from loguru import logger
 from redis.asyncio import Redis
@@ -20,7 +19,7 @@ from redis.exceptions import RedisError
 
 from horde.chat_contract import CHAT_QUEUE_KEY
 from horde.native.db import reads
-from horde.native.db.engine import Pool
+from horde.native.db.engine import DATABASE_ERRORS, Pool
 from horde.native.eligibility import RequestNeeds, WorkerFacts, passed_over_causes
 from horde.native.keys import SNAPSHOT_TURN_KEY
 
@@ -190,7 +189,7 @@ class QueueKeeper:
         while True:
             try:
                 await self.refresh()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 logger.warning("The queue could not be counted ({})", type(error).__name__)
             await asyncio.sleep(self._seconds)
 

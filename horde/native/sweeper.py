@@ -19,6 +19,7 @@ from loguru import logger
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
 from horde.native.db import queries
+from horde.native.db.engine import DATABASE_ERRORS
 from horde.native.eligibility import Fields
 from horde.native.errors import RETURN_CODES, ReturnCode
 from horde.native.lifecycle import MAX_ATTEMPTS, JobState, RequestState
@@ -81,7 +82,7 @@ class Sweeper:
             try:
                 while await self.sweep():
                     pass
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 logger.warning("The queue could not be swept ({})", type(error).__name__)
             await asyncio.sleep(self._state.settings.sweep_seconds)
 

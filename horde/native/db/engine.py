@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 __all__ = [
+    "DATABASE_ERRORS",
     "DatabaseError",
     "Pool",
     "afterwards",
@@ -30,6 +31,16 @@ __all__ = [
 
 type Pool = asyncpg.Pool[asyncpg.Record]
 """The pool of connections."""
+
+DATABASE_ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    # A connection that is lost in the middle of an answer leaves asyncpg's protocol in a state that it reports so.
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Whatever a statement raises when the database refuses it, does not answer, or is gone."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -58,7 +69,7 @@ def afterwards(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except DATABASE_ERRORS as error:
         logger.warning("The database failed after a commit, at {} ({})", what, type(error).__name__)
 
 

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Final
 
-import asyncpg
 from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from horde.native.db.engine import DATABASE_ERRORS
 from horde.native.http import json_answer, state_of
 from horde.native.state import NativeState
 
@@ -42,7 +42,7 @@ async def _database_answers(state: NativeState) -> bool:
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             await state.pool.execute("SELECT 1")
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    except DATABASE_ERRORS:
         return False
     return True
 
