@@ -102,20 +102,28 @@ class DatabaseProxy:
             head = await client.readexactly(4)
             (length,) = struct.unpack("!I", head)
             data = kind + head + await client.readexactly(length - 4)
-            if kind in _ROUND_ENDS:
-                self.rounds += 1
-                if self._cut is not None and self._cut[0] == self.rounds:
-                    cut, self._cut = self._cut[1], None
-                    if cut is Cut.AFTER:
-                        answers.cancel()
-                        with contextlib.suppress(asyncio.CancelledError):
-                            await answers
-                        to_server.write(data)
-                        await _read_until_ready(server)
-                    return
+            cut = self._due(kind)
+            if cut is Cut.AFTER:
+                answers.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await answers
+                to_server.write(data)
+                await _read_until_ready(server)
+            if cut is not None:
+                return
             to_server.write(data)
             await to_server.drain()
             kind = await client.readexactly(1)
+
+    def _due(self, kind: bytes) -> Cut | None:
+        """Count a message that ends a round, and take the cut that is due at it."""
+        if kind not in _ROUND_ENDS:
+            return None
+        self.rounds += 1
+        if self._cut is None or self._cut[0] != self.rounds:
+            return None
+        cut, self._cut = self._cut[1], None
+        return cut
 
     def cut_all(self) -> None:
         """Cut every connection, as a server that is killed does."""

@@ -1,9 +1,10 @@
 """PostgreSQL killed and started again under load: what was committed is there, and everything ends once."""
 
 import asyncio
+import functools
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -83,6 +84,28 @@ async def _restart(server: LocalPostgres, proxy: DatabaseProxy, replies: Counter
     proxy.target = (parts.hostname, parts.port)
 
 
+async def _load(
+    client: Caller,
+    owner: Caller,
+    restart: Callable[[], Coroutine[None, None, None]],
+    delivered: Counter[str],
+    replies: Counter[str],
+    failures: Counter[int],
+) -> None:
+    """Let clients and workers work until every client has its replies, with the restart in the middle."""
+    async with asyncio.TaskGroup() as group:
+        workers = [
+            group.create_task(_worker(owner, f"worker-{number}", replies, failures), name="test - worker")
+            for number in range(_WORKERS)
+        ]
+        async with asyncio.TaskGroup() as clients:
+            clients.create_task(restart(), name="test - restart")
+            for _ in range(_CLIENTS):
+                clients.create_task(_client(client, delivered, failures), name="test - client")
+        for worker in workers:
+            worker.cancel()
+
+
 @pytest.mark.rule("KUD-16", "SUB-2")
 async def test_a_database_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, redis_url: str) -> None:
     async with LocalPostgres(tmp_path) as server:
@@ -97,17 +120,8 @@ async def test_a_database_that_is_killed_under_load_loses_and_doubles_nothing(tm
         ):
             client, owner = await native.user("a client", kudos=1000), await native.user("an owner")
             await owner.come_online(name="worker-0")
-            async with asyncio.TaskGroup() as group:
-                workers = [
-                    group.create_task(_worker(owner, f"worker-{number}", replies, failures), name="test - worker")
-                    for number in range(_WORKERS)
-                ]
-                async with asyncio.TaskGroup() as clients:
-                    clients.create_task(_restart(server, proxy, replies), name="test - restart")
-                    for _ in range(_CLIENTS):
-                        clients.create_task(_client(client, delivered, failures), name="test - client")
-                for worker in workers:
-                    worker.cancel()
+            restart = functools.partial(_restart, server, proxy, replies)
+            await _load(client, owner, restart, delivered, replies, failures)
         pool = await create_pool(server.url_of(_DATABASE), size=1)
         try:
             assert await broken_invariants(pool) == {}
