@@ -215,8 +215,11 @@ class Cancels:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, deadline - self._clock())):
                 await self.retry()
-        for task in self._running.values():
+        left = [task for task in (*aborts, *self._running.values()) if not task.done()]
+        for task in left:
             task.cancel()
+        if left:  # They hold connections, which are closed next.
+            await asyncio.wait(left)
         if self._failed:
             logger.warning("{} requests could not be cancelled on the Horde and end by their expiry", len(self._failed))
 
