@@ -16,6 +16,7 @@ from starlette.types import Message
 import horde.oai.app
 from horde.oai.app import open_front
 from horde.oai.chat import chat_completions
+from horde.oai.horde_client import cancel_max_connections
 from horde.oai.settings import FrontSettings
 from horde.oai.state import FrontState
 from tests.support.front import chat_body
@@ -326,6 +327,7 @@ def _held_after_retries(state: FrontState) -> list[str]:
         "cancels kept": cancels.failed_count,
         "cancels running": len(cancels._running) + len(cancels._following),
         "call slots": state.settings.call_slots - client._slots._value,
+        "cancel slots": cancel_max_connections(state.settings.call_slots) - client.cancel_slots._value,
         "last reads": len(state.reader._last_reads) if state.reader is not None else 0,
     }
     return [f"{name}: {count}" for name, count in counts.items() if count]

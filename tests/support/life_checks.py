@@ -108,6 +108,7 @@ def check_life(script: LifeScript, life: Life) -> Answer:
     assert life.left_behind == []
     _check_one_ending(script, life, answer)
     _check_horde(life, answer)
+    _check_text(life, answer)
     if answer.error is not None:
         _check_error(script, life, answer, answer.error)
     if answer.finished:
@@ -146,6 +147,18 @@ def _check_horde(life: Life, answer: Answer) -> None:
     heard = {"ok", "malformed"} | (set() if life.stopped_at is not None else {"slow"})
     acknowledged = [call for call in cancels if call.fate in heard]
     assert len(acknowledged) <= 1, "a cancel was sent again after its answer"
+
+
+def _check_text(life: Life, answer: Answer) -> None:
+    """What was shown is the beginning of what one attempt made, however it ended."""
+    made = [("", "")]
+    for request in life.horde.requests.values():
+        made += request.attempts.values()
+        if request.reply is not None:
+            message = request.reply["message"]
+            made.append((message["content"] or "", message["reasoning_content"] or ""))
+    fits = [text.startswith(answer.text) and thought.startswith(answer.reasoning) for text, thought in made]
+    assert any(fits), "text that no attempt made"
 
 
 def _check_reply(script: LifeScript, life: Life, answer: Answer) -> None:

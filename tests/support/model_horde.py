@@ -46,6 +46,7 @@ class HordeRequest:
         attempt: Number of the present attempt.
         posts: Texts posted in it.
         told: Number of its last post.
+        attempts: Texts posted in each attempt, with the reasoning.
         reply: The generation.
         ever: Every state it was in.
     """
@@ -57,6 +58,7 @@ class HordeRequest:
     attempt: int = 0
     posts: list[str] = field(default_factory=list)
     told: int = 0
+    attempts: dict[int, tuple[str, str]] = field(default_factory=dict)
     possible: bool = True
     gap: bool = False
     reply: dict[str, Any] | None = None
@@ -216,6 +218,8 @@ class ModelHorde:
         """Take a worker's post, and write it as often as told: 0 is a lost entry."""
         request.posts.append(text)
         request.told += 1
+        earlier, thought = request.attempts.get(request.attempt, ("", ""))
+        request.attempts[request.attempt] = earlier + text, thought + reasoning
         fields = {"gen": request.gen, "seq": str(request.told), "text": text, "reasoning": reasoning}
         for _ in range(copies):
             self._write(request, fields)

@@ -66,11 +66,11 @@ def scripts(script_steps: st.SearchStrategy[tuple[Step, ...]], **more: Any) -> s
     return st.builds(LifeScript, steps=script_steps, **shapes, **more)
 
 
-def worked(tail: st.SearchStrategy[Step]) -> st.SearchStrategy[tuple[Step, ...]]:
+def worked(tail: st.SearchStrategy[Step], *, whole: bool = False) -> st.SearchStrategy[tuple[Step, ...]]:
     """Steps of a job that starts, posts, and then goes its way."""
     posts = st.lists(steps("post", whole=True), max_size=4)
     ends = st.lists(tail, max_size=7)
-    return st.builds(lambda start, made, rest: (start, *made, *rest), steps("start"), posts, ends)
+    return st.builds(lambda start, made, rest: (start, *made, *rest), steps("start", whole=whole), posts, ends)
 
 
 @pytest.fixture(autouse=True)
@@ -109,13 +109,11 @@ def test_a_submit_makes_one_request_at_most_and_leaves_none_that_nobody_wants(sc
     check_life(script, live(script))
 
 
+reads_in_time = st.lists(st.sampled_from(["slow", "slow", "ok"]), max_size=4).map(tuple)
+
+
 @scripts_played
-@given(
-    scripts(
-        worked(steps(*WORK, "requeue", whole=True)),
-        reads=st.lists(st.sampled_from(["ok", "slow"]), max_size=4).map(tuple),
-    )
-)
+@given(scripts(worked(steps("finish", *WORK, "requeue", whole=True), whole=True), reads=reads_in_time))
 @pytest.mark.rule("WAI-2")
 def test_a_signalled_reply_is_not_slept_over(script: LifeScript) -> None:
     check_life(script, live(script))
