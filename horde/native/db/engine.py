@@ -150,6 +150,9 @@ async def create_pool(
             "jit": "off",
             # Planning a transition costs more than running it, and no argument changes which plan is best.
             "plan_cache_mode": "force_generic_plan",
+            # What waits in order is read from an index in that order. How many of the queue a worker fits cannot be
+            # estimated, and a planner that guesses few would sort all of a model's queue for the first of them.
+            "enable_sort": "off",
         },
     )
     pool.acquire_seconds = timeout_seconds
