@@ -123,3 +123,11 @@ def test_a_signalled_reply_is_not_slept_over(script: LifeScript) -> None:
 def test_a_front_that_stops_leaves_no_abort_of_a_submit_behind() -> None:
     script = LifeScript((Step("leave"), Step("stop")), cancels=("slow",))
     check_life(script, live(script))
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.rule("WAI-2")
+def test_a_signal_during_a_status_read_is_not_lost(*, stream: bool) -> None:
+    script = LifeScript((Step("start", wait=1.0), Step("finish", wait=0.5, text="Hi.")), stream=stream, reads=("slow",))
+    answer = check_life(script, live(script))
+    assert answer.text == "Hi."
