@@ -131,3 +131,11 @@ def test_a_signal_during_a_status_read_is_not_lost(*, stream: bool) -> None:
     script = LifeScript((Step("start", wait=1.0), Step("finish", wait=0.5, text="Hi.")), stream=stream, reads=("slow",))
     answer = check_life(script, live(script))
     assert answer.text == "Hi."
+
+
+@pytest.mark.rule("DLT-26")
+def test_reasoning_that_was_relayed_is_not_sent_again_with_the_rest() -> None:
+    post = Step("post", wait=1.0, text="Hello ", reasoning="hm ")
+    script = LifeScript((Step("start", wait=1.0), post, Step("finish", wait=1.0, text="you.", reasoning="so")))
+    answer = check_life(script, live(script))
+    assert (answer.reasoning, answer.text) == ("hm so", "Hello you.")
