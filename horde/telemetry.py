@@ -7,8 +7,11 @@ variables never reach a log (``diagnose=False``): they could hold a key or a pro
 import logging
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 from loguru import logger
@@ -16,12 +19,28 @@ from loguru import logger
 if TYPE_CHECKING:
     from loguru import Message
 
-__all__ = ["LogFormat", "configure_logging", "telemetry_enabled"]
+__all__ = [
+    "OTLP_ENDPOINTS",
+    "SHUTDOWN_SECONDS",
+    "LogFormat",
+    "configure_logging",
+    "init_pyroscope",
+    "sdk_disabled",
+    "shut_down_telemetry",
+    "telemetry_enabled",
+]
 
 LogFormat = Literal["auto", "text", "json"]
 """``auto`` is text on a terminal and JSON elsewhere."""
 
+SHUTDOWN_SECONDS: Final = 3.0
+"""How long the exit of a program waits for its last telemetry to be taken."""
+
 _TEXT_FORMAT = "<green>{time:HH:mm:ss.SSS}</green> <level>{level: <7}</level> <cyan>{extra[service]}</cyan> {message}"
+
+OTLP_ENDPOINTS: Final = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_", "LOGS_"))
+"""The variables that name a collector, for everything and for one kind each."""
+
 
 _QUIET_LOGGERS = ("uvicorn.access", "uvicorn.error", "asyncio", "aiohttp.access")
 """Libraries whose routine messages say nothing to an operator; their warnings still pass."""
@@ -65,6 +84,8 @@ def configure_logging(service: str, *, level: str = "INFO", log_format: LogForma
         level: Lowest level written, a Loguru level name.
         log_format: ``text``, ``json``, or ``auto`` for text on a terminal and JSON elsewhere.
     """
+    # Pydantic loads Logfire's plug-in wherever Logfire is installed: 200 modules and 7 MB, for nothing used here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "logfire-plugin")
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     logger.remove()
     logger.configure(extra={"service": service})
@@ -79,6 +100,59 @@ def configure_logging(service: str, *, level: str = "INFO", log_format: LogForma
 
 def telemetry_enabled() -> bool:
     """Whether this process exports telemetry: an OTLP endpoint or ``AI_HORDE_TELEMETRY_ENABLED`` is set (U33)."""
-    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
-        return True
-    return os.environ.get("AI_HORDE_TELEMETRY_ENABLED", "").strip().lower() in {"1", "true", "yes", "on"}
+    return any(os.environ.get(name) for name in OTLP_ENDPOINTS) or _is_set("AI_HORDE_TELEMETRY_ENABLED")
+
+
+def sdk_disabled() -> bool:
+    """Whether ``OTEL_SDK_DISABLED`` turns traces, metrics and exported logs off, whatever else is set (TEL-2)."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def init_pyroscope(service: str) -> bool:
+    """Start continuous profiling when ``PYROSCOPE_ENABLED`` asks for it (TEL-9), also under ``OTEL_SDK_DISABLED``.
+
+    Args:
+        service: The application's name, unless ``OTEL_SERVICE_NAME`` says another.
+
+    Returns:
+        Whether it was started. A missing package is logged: profiling is no reason not to serve.
+    """
+    if not _is_set("PYROSCOPE_ENABLED"):
+        return False
+    try:
+        import pyroscope  # noqa: PLC0415 - an optional package
+    except ImportError:
+        logger.warning("PYROSCOPE_ENABLED is set, but the package is missing: install horde-oai[profiling]")
+        return False
+    pyroscope.configure(
+        application_name=os.environ.get("OTEL_SERVICE_NAME") or service,
+        server_address=os.environ.get("PYROSCOPE_SERVER_ADDRESS") or "http://localhost:4040",
+        tenant_id=os.environ.get("PYROSCOPE_TENANT_ID", ""),
+    )
+    return True
+
+
+def shut_down_telemetry(seconds: float = SHUTDOWN_SECONDS) -> None:
+    """Send what is queued, profiles too, and stop; nothing happens when nothing was started.
+
+    Args:
+        seconds: Time for all of it together: a collector that never answers must not hold the exit. Threads that
+            still wait for one die with the process.
+    """
+    shutdowns: list[Callable[[], object]] = []
+    if (export := sys.modules.get("horde.telemetry_export")) is not None:
+        shutdowns += export.shutdowns()
+    if (pyroscope := sys.modules.get("pyroscope")) is not None:
+        shutdowns.append(pyroscope.shutdown)
+    threads = [threading.Thread(target=shutdown, name="telemetry - last export", daemon=True) for shutdown in shutdowns]
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        logger.warning("The collector did not take the last telemetry in time")
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in {"1", "true", "yes", "on"}

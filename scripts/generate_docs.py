@@ -36,8 +36,53 @@ _PLAIN_TYPES: dict[Any, str] = {
 }
 
 
+_TELEMETRY_HEAD = """
+## Telemetry
+
+Read by the front, the native Horde and the worker alike. These names are shared with other programs, so one that is
+misspelt is not noticed.
+
+| Variable | Default | Meaning |
+|---|---|---|"""
+_TELEMETRY_VARIABLES = (
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "none",
+        "Collector for traces, metrics and logs, by OTLP over HTTP. Turns telemetry on.",
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+        "none",
+        "The same for one of them, as a whole URL.",
+    ),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "none", "Headers for the collector, `name=value`; a key of it, for example."),
+    ("OTEL_METRIC_EXPORT_INTERVAL", "60000", "Milliseconds between two exports of metrics."),
+    ("OTEL_TRACES_SAMPLER_ARG", "1.0", "Share of the traces begun here that are recorded; others follow their parent."),
+    ("OTEL_SERVICE_NAME", "the program's", "Name of the service: `horde-oai`, `horde-native`, `horde-worker`."),
+    ("OTEL_RESOURCE_ATTRIBUTES", "none", "Further attributes of everything sent, `name=value`."),
+    ("DEPLOYMENT_ENVIRONMENT", "none", "Name of the environment, `deployment.environment.name`."),
+    (
+        "AI_HORDE_TELEMETRY_ENABLED",
+        "false",
+        "Turns telemetry on; without an endpoint the collector is at `http://localhost:4318`.",
+    ),
+    ("OTEL_SDK_DISABLED", "false", "`true` turns traces, metrics and exported logs off, whatever else is set."),
+    ("PYROSCOPE_ENABLED", "false", "Profile the process continuously; needs `horde-oai[profiling]`."),
+    ("PYROSCOPE_SERVER_ADDRESS", "http://localhost:4040", "Where profiles go."),
+    ("PYROSCOPE_TENANT_ID", "none", "Tenant of a shared server."),
+)
+
+
+def _telemetry_rows() -> list[str]:
+    rows = [_TELEMETRY_HEAD]
+    for names, default, meaning in _TELEMETRY_VARIABLES:
+        listed = ", ".join(f"`{name}`" for name in names.split(", "))
+        rows.append(f"| {listed} | {default if default in {'none', "the program's"} else f'`{default}`'} | {meaning} |")
+    return rows
+
+
 def settings_page() -> str:
-    """Return the reference of every setting of the three programs."""
+    """Return the reference of every setting of the three programs, and of the telemetry variables they share."""
     from horde.native.settings import NativeSettings  # noqa: PLC0415 - the SDK's import is slow and noisy
     from horde.oai.settings import FrontSettings  # noqa: PLC0415
     from horde.worker.settings import WorkerSettings  # noqa: PLC0415
@@ -66,6 +111,7 @@ def settings_page() -> str:
         ]
         prefix = settings.model_config.get("env_prefix", "")
         lines += [_setting_row(prefix + name.upper(), field) for name, field in settings.model_fields.items()]
+    lines += _telemetry_rows()
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 from loguru import logger
 
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
-from horde.telemetry import LogFormat, configure_logging
+from horde.telemetry import (
+    LogFormat,
+    configure_logging,
+    init_pyroscope,
+    sdk_disabled,
+    shut_down_telemetry,
+    telemetry_enabled,
+)
 
 if TYPE_CHECKING:
     from horde.oai.settings import FrontSettings
@@ -28,14 +35,30 @@ megabytes, and is noticed once it is full. It holds several segments of 64 KiB, 
 makes each of them wait for a delayed acknowledgement. A reply of 1 MiB takes 1 to 2 ms there, as without a bound."""
 
 
-def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto") -> None:
-    """Configure logging, before anything else is imported or built (TEL-1).
+def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto") -> bool:
+    """Configure logging, and telemetry when the environment asks for it, before the application is built (TEL-1).
 
     Args:
         log_level: Lowest level written.
         log_format: ``auto``, ``text`` or ``json``.
+
+    Returns:
+        Whether traces, metrics and logs are exported (TEL-2).
     """
     configure_logging(FRONT_SERVICE_NAME, level=log_level, log_format=log_format)
+    exports = telemetry_enabled() and not sdk_disabled()
+    if exports:
+        # Imported only when they are used: they take a good part of a second.
+        from horde.oai.instrumentation import instrument_client  # noqa: PLC0415
+        from horde.oai.metrics import histogram_views  # noqa: PLC0415
+        from horde.oai.version import FRONT_VERSION  # noqa: PLC0415
+        from horde.telemetry_export import add_log_export, configure_export  # noqa: PLC0415
+
+        configure_export(FRONT_SERVICE_NAME, FRONT_VERSION, histogram_views())
+        add_log_export(FRONT_SERVICE_NAME, log_level)
+        instrument_client()
+    init_pyroscope(FRONT_SERVICE_NAME)
+    return exports
 
 
 def serve_options(settings: "FrontSettings") -> ServeOptions:
@@ -66,9 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv if argv is not None else sys.argv[1:]:
         sys.stderr.write("horde.oai takes no arguments; set HORDE_OAI_* variables (docs/reference/settings.md).\n")
         return _EXIT_SETTINGS
-    configure_telemetry()
+    configure_logging(FRONT_SERVICE_NAME)
     # Imported after logging is configured: the vocabulary's package logs while it is imported.
-    from horde.oai.app import create_app  # noqa: PLC0415
     from horde.oai.settings import SettingsError, load_settings  # noqa: PLC0415
 
     try:
@@ -76,7 +98,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         logger.error("{}", error)
         return _EXIT_SETTINGS
-    configure_telemetry(log_level=settings.log_level, log_format=settings.log_format)
+    exports = configure_telemetry(log_level=settings.log_level, log_format=settings.log_format)
+    try:
+        return _run(settings, exports=exports)
+    finally:
+        shut_down_telemetry()
+
+
+def _run(settings: "FrontSettings", *, exports: bool) -> int:
+    from horde.oai.app import create_app  # noqa: PLC0415 - as in main
+
     try:
         listener = bind_socket(settings.host, settings.port, file_descriptor=settings.listen_fd)
     except ListenError as error:
@@ -88,6 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         host, port = listener.getsockname()[:2]
         logger.info("The front listens on {}:{}", host, port)
         app = create_app(settings, stopping=stopping, on_failure=failed.set)
+        if exports:
+            from horde.oai.instrumentation import instrument_app  # noqa: PLC0415
+
+            app = instrument_app(app)
         await serve(app, listener, stopping=stopping, options=serve_options(settings))
         return _EXIT_FAILED if failed.is_set() else 0
 
