@@ -4,12 +4,15 @@ Every program logs through Loguru: one JSON object a line where nobody watches, 
 variables never reach a log (``diagnose=False``): they could hold a key or a prompt.
 """
 
+import contextlib
 import logging
 import os
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,6 +21,8 @@ from loguru import logger
 
 if TYPE_CHECKING:
     from loguru import Message
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.metrics.view import View
 
 __all__ = [
     "OTLP_ENDPOINTS",
@@ -25,8 +30,10 @@ __all__ = [
     "LogFormat",
     "configure_logging",
     "init_pyroscope",
+    "metrics_endpoint",
     "sdk_disabled",
     "shut_down_telemetry",
+    "start_telemetry",
     "telemetry_enabled",
 ]
 
@@ -130,6 +137,55 @@ def init_pyroscope(service: str) -> bool:
         tenant_id=os.environ.get("PYROSCOPE_TENANT_ID", ""),
     )
     return True
+
+
+def start_telemetry(
+    service: str, version: str, *, views: "Sequence[View]", log_level: str, scraped: bool = False
+) -> bool:
+    """Set up what the environment asks for: exports, profiles, metrics to scrape (TEL-2, TEL-9).
+
+    What each takes is imported only then.
+
+    Args:
+        service: Name of the service, unless ``OTEL_SERVICE_NAME`` says another.
+        version: Version of the service.
+        views: Boundaries of its histograms.
+        log_level: Lowest level of the log records that are exported.
+        scraped: Whether metrics are kept for :func:`metrics_endpoint`.
+
+    Returns:
+        Whether traces, metrics and logs are exported.
+    """
+    exports = telemetry_enabled() and not sdk_disabled()
+    readers: list[MetricReader] = []
+    if scraped:
+        from horde.metrics_endpoint import new_reader  # noqa: PLC0415
+
+        readers.append(new_reader())
+    if exports:
+        from horde.telemetry_export import add_log_export, configure_export  # noqa: PLC0415
+
+        configure_export(service, version, views, readers)
+        add_log_export(service, log_level)
+    elif scraped:
+        from horde.metrics_endpoint import record_metrics_alone  # noqa: PLC0415
+
+        record_metrics_alone(service, version, views, readers)
+    init_pyroscope(service)
+    return exports
+
+
+def metrics_endpoint(listener: socket.socket | None) -> AbstractAsyncContextManager[None]:
+    """Answer a Prometheus that scrapes for as long as the context is open.
+
+    Args:
+        listener: A bound socket; without one nothing is served.
+    """
+    if listener is None:
+        return contextlib.nullcontext()
+    from horde.metrics_endpoint import serving_metrics  # noqa: PLC0415
+
+    return serving_metrics(listener)
 
 
 def shut_down_telemetry(seconds: float = SHUTDOWN_SECONDS) -> None:

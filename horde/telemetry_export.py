@@ -15,6 +15,7 @@ from loguru import logger
 from opentelemetry import metrics, trace
 from opentelemetry._logs import LogRecord, get_logger, get_logger_provider
 from opentelemetry._logs.severity import SeverityNumber
+from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.metrics.view import View
 
 from horde.telemetry import OTLP_ENDPOINTS
@@ -40,13 +41,16 @@ _OWN_LOGGERS: Final = ("opentelemetry", "urllib3", "requests", "logfire")
 """What says that an export failed is not exported: each failure would make the next."""
 
 
-def configure_export(service: str, version: str, views: Sequence[View] = ()) -> None:
+def configure_export(
+    service: str, version: str, views: Sequence[View] = (), readers: Sequence[MetricReader] = ()
+) -> None:
     """Set the process's OpenTelemetry providers up, once. Logfire adds an OTLP exporter for each endpoint that is set.
 
     Args:
         service: Name of the service, unless ``OTEL_SERVICE_NAME`` says another.
         version: Version of the service.
         views: Boundaries of its histograms.
+        readers: What reads the metrics beside the exporters.
     """
     for name in [name for name in os.environ if name.startswith(_HEADER_CAPTURE)]:
         # Keys are headers: the instrumentation reads no list of headers to record from anybody (TEL-14).
@@ -59,7 +63,7 @@ def configure_export(service: str, version: str, views: Sequence[View] = ()) -> 
         service_name=os.environ.get("OTEL_SERVICE_NAME") or service,
         service_version=version,
         environment=os.environ.get("DEPLOYMENT_ENVIRONMENT") or None,
-        metrics=logfire.MetricsOptions(views=views),
+        metrics=logfire.MetricsOptions(views=views, additional_readers=readers),
         # What is recorded is chosen here, name by name; a guess by pattern would blank model names.
         scrubbing=False,
         inspect_arguments=False,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
+from prometheus_client.core import Metric as PrometheusFamily
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -66,7 +67,11 @@ _TELEMETRY_VARIABLES = (
         "false",
         "Turns telemetry on; without an endpoint the collector is at `http://localhost:4318`.",
     ),
-    ("OTEL_SDK_DISABLED", "false", "`true` turns traces, metrics and exported logs off, whatever else is set."),
+    (
+        "OTEL_SDK_DISABLED",
+        "false",
+        "`true` turns traces, metrics (those to scrape too) and exported logs off, whatever else is set.",
+    ),
     ("PYROSCOPE_ENABLED", "false", "Profile the process continuously; needs `horde-oai[profiling]`."),
     ("PYROSCOPE_SERVER_ADDRESS", "http://localhost:4040", "Where profiles go."),
     ("PYROSCOPE_TENANT_ID", "none", "Tenant of a shared server."),
@@ -211,15 +216,21 @@ Every instrument that the front records, with its attributes. They are created f
 provider, so they go wherever that one exports to. No attribute ever holds a client's address, a key, a prompt, a title
 or a request id.
 
-| Name | Kind | Unit | Attributes | Meaning |
-|---|---|---|---|---|"""
+[A Prometheus that scrapes](../how-to/run_openai_chat_front.md#telemetry) sees each under the name of its column, a
+histogram with `_sum` and `_count` beside `_bucket`. Dots in attributes become `_`: `horde.code` is the label
+`horde_code`. It also sees `target_info` and the process's own `process_*` and `python_*` series.
+
+| Name | Kind | Unit | Attributes | Prometheus | Meaning |
+|---|---|---|---|---|---|"""
 
 
 def metrics_page() -> str:
     """Return the table of the front's instruments, as an OpenTelemetry reader sees them after each was used once."""
     # The SDK's import is slow and noisy.
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
     from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
     from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum  # noqa: PLC0415
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415
 
     from horde.oai.admission import InflightLimiter  # noqa: PLC0415
     from horde.oai.cancel import CancelOutcome  # noqa: PLC0415
@@ -228,12 +239,14 @@ def metrics_page() -> str:
     from horde.oai.relay import RelayOutcome  # noqa: PLC0415
     from horde.oai.waiter import WakeSource  # noqa: PLC0415
 
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], views=histogram_views())
+    reader, registry = InMemoryMetricReader(), CollectorRegistry()
+    scraped = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
+    provider = MeterProvider([reader, scraped], views=histogram_views())
     metrics = FrontMetrics(provider.get_meter("reference"))
     metrics.observe(InflightLimiter(1, 1))
-    _use_each(metrics)
+    use_each(metrics)
     found = reader.get_metrics_data()
+    series = {family.documentation: _series_of(family) for family in registry.collect()}
     provider.shutdown()
     scopes = [scope for resource in found.resource_metrics for scope in resource.scope_metrics] if found else []
     instruments = sorted((metric for scope in scopes for metric in scope.metrics), key=lambda metric: metric.name)
@@ -242,7 +255,8 @@ def metrics_page() -> str:
     for metric in instruments:
         attributes = ", ".join(f"`{name}`" for point in metric.data.data_points for name in point.attributes or ())
         kind, unit = kinds[type(metric.data)], {"s": "seconds", "By": "bytes"}.get(metric.unit or "", "")
-        lines.append(f"| `{metric.name}` | {kind} | {unit} | {attributes} | {metric.description} |")
+        row = [f"`{metric.name}`", kind, unit, attributes, f"`{series[metric.description or '']}`", metric.description]
+        lines.append(f"| {' | '.join(map(str, row))} |")
         if isinstance(metric.data, Histogram):
             bounds = ", ".join(f"{bound:.10g}" for bound in metric.data.data_points[0].explicit_bounds)
             buckets.append(f"| `{metric.name}` | {bounds} |")
@@ -263,11 +277,16 @@ def metrics_page() -> str:
     return "\n".join([*lines, "| Histogram | Boundaries |", "|---|---|", *buckets]) + "\n"
 
 
+def _series_of(family: PrometheusFamily) -> str:
+    """Return the name under which Prometheus sees an instrument."""
+    return family.name + {"counter": "_total", "histogram": "_bucket"}.get(family.type, "")
+
+
 def _values(choices: Iterable[Enum]) -> str:
     return ", ".join(f"`{choice.value}`" for choice in choices)
 
 
-def _use_each(recorder: object) -> None:
+def use_each(recorder: object) -> None:
     """Call every public method of a recorder but ``observe`` once, with values of the annotated types."""
     samples: dict[Any, Any] = {bool: True, int: 1, float: 1.0, str: "sample"}
     for name, method in inspect.getmembers(recorder, inspect.ismethod):

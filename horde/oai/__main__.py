@@ -1,6 +1,7 @@
 """``python -m horde.oai``: settings, telemetry, application, server, exit code."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -8,14 +9,7 @@ from typing import TYPE_CHECKING, Final
 from loguru import logger
 
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
-from horde.telemetry import (
-    LogFormat,
-    configure_logging,
-    init_pyroscope,
-    sdk_disabled,
-    shut_down_telemetry,
-    telemetry_enabled,
-)
+from horde.telemetry import LogFormat, configure_logging, metrics_endpoint, shut_down_telemetry, start_telemetry
 
 if TYPE_CHECKING:
     from horde.oai.settings import FrontSettings
@@ -35,29 +29,28 @@ megabytes, and is noticed once it is full. It holds several segments of 64 KiB, 
 makes each of them wait for a delayed acknowledgement. A reply of 1 MiB takes 1 to 2 ms there, as without a bound."""
 
 
-def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto") -> bool:
+def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto", scraped: bool = False) -> bool:
     """Configure logging, and telemetry when the environment asks for it, before the application is built (TEL-1).
 
     Args:
         log_level: Lowest level written.
         log_format: ``auto``, ``text`` or ``json``.
+        scraped: Whether metrics are also, or only, kept for a Prometheus that scrapes.
 
     Returns:
         Whether traces, metrics and logs are exported (TEL-2).
     """
     configure_logging(FRONT_SERVICE_NAME, level=log_level, log_format=log_format)
-    exports = telemetry_enabled() and not sdk_disabled()
-    if exports:
-        # Imported only when they are used: they take a good part of a second.
-        from horde.oai.instrumentation import instrument_client  # noqa: PLC0415
-        from horde.oai.metrics import histogram_views  # noqa: PLC0415
-        from horde.oai.version import FRONT_VERSION  # noqa: PLC0415
-        from horde.telemetry_export import add_log_export, configure_export  # noqa: PLC0415
+    from horde.oai.metrics import histogram_views  # noqa: PLC0415 - logging is configured first
+    from horde.oai.version import FRONT_VERSION  # noqa: PLC0415
 
-        configure_export(FRONT_SERVICE_NAME, FRONT_VERSION, histogram_views())
-        add_log_export(FRONT_SERVICE_NAME, log_level)
+    exports = start_telemetry(
+        FRONT_SERVICE_NAME, FRONT_VERSION, views=histogram_views(), log_level=log_level, scraped=scraped
+    )
+    if exports:
+        from horde.oai.instrumentation import instrument_client  # noqa: PLC0415 - costs a good part of a second
+
         instrument_client()
-    init_pyroscope(FRONT_SERVICE_NAME)
     return exports
 
 
@@ -98,7 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         logger.error("{}", error)
         return _EXIT_SETTINGS
-    exports = configure_telemetry(log_level=settings.log_level, log_format=settings.log_format)
+    exports = configure_telemetry(
+        log_level=settings.log_level, log_format=settings.log_format, scraped=settings.metrics_port is not None
+    )
     try:
         return _run(settings, exports=exports)
     finally:
@@ -108,8 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(settings: "FrontSettings", *, exports: bool) -> int:
     from horde.oai.app import create_app  # noqa: PLC0415 - as in main
 
+    metrics_listener: socket.socket | None = None
     try:
         listener = bind_socket(settings.host, settings.port, file_descriptor=settings.listen_fd)
+        if settings.metrics_port is not None:
+            metrics_listener = bind_socket(settings.metrics_host, settings.metrics_port)
     except ListenError as error:
         logger.error("{}", error)
         return _EXIT_START
@@ -123,7 +121,8 @@ def _run(settings: "FrontSettings", *, exports: bool) -> int:
             from horde.oai.instrumentation import instrument_app  # noqa: PLC0415
 
             app = instrument_app(app)
-        await serve(app, listener, stopping=stopping, options=serve_options(settings))
+        async with metrics_endpoint(metrics_listener):
+            await serve(app, listener, stopping=stopping, options=serve_options(settings))
         return _EXIT_FAILED if failed.is_set() else 0
 
     try:

@@ -86,6 +86,10 @@ class FrontSettings(BaseSettings):
     model_stale_seconds: float = Field(
         300.0, ge=0, le=86400, description="How long the last good list is served while the Horde gives none."
     )
+    metrics_host: str = Field("127.0.0.1", description="Address on which a Prometheus may scrape.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port for a Prometheus to scrape `/metrics`; 0 takes a free one."
+    )
     log_level: str = Field("INFO", description="Lowest log level written.")
     log_format: LogFormat = Field("auto", description="`text`, `json`, or `auto`: text on a terminal.")
 

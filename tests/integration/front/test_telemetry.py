@@ -1,13 +1,9 @@
 """What a front whose environment names a collector sends there, and what it costs when the collector is bad."""
 
 import asyncio
-import os
-import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -19,6 +15,7 @@ from horde.metrics import BUCKETS_REQUEST_LIFECYCLE_SECONDS, BUCKETS_SECONDS
 from horde.oai.metrics import BUCKETS_BODY_BYTES
 from tests.support.collector import Collector, attributes_of, running_collector
 from tests.support.front import chat_body
+from tests.support.front_program import plain_environment, running_front, stop_front, wait_alive
 from tests.support.horde_streams import HordeStreams
 from tests.support.scripted_horde import Answer, Call, ScriptedHorde, scripted_horde, status
 from tests.support.waiting import wait_until
@@ -28,7 +25,6 @@ _PARENT = "b7ad6b7169203331"
 _KEY = "a-key-that-must-not-be-seen"
 _PROMPT = "a prompt that must not be seen"
 _AGENT = "an-agent-that-must-not-be-seen"
-_HIDDEN = ("HORDE_", "OTEL_", "PYROSCOPE_", "AI_HORDE_", "DEPLOYMENT_", "LOGFIRE_")
 _HEADERS = {"traceparent": f"00-{_TRACE}-{_PARENT}-01", "Authorization": f"Bearer {_KEY}", "User-Agent": _AGENT}
 
 
@@ -49,42 +45,6 @@ class Recorded:
     stream_seconds: float
 
 
-@asynccontextmanager
-async def _front(horde_url: str, **settings: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        environment |= {
-            "HORDE_OAI_LISTEN_FD": str(listener.fileno()),
-            "HORDE_OAI_HORDE_URLS": horde_url,
-            "HORDE_OAI_DRAIN_ACCEPT_SECONDS": "0",
-            "HORDE_OAI_POLL_SECONDS": "0.05",
-            **settings,
-        }
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "horde.oai",
-            env=environment,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=[listener.fileno()],
-        )
-    try:
-        yield process, address
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-
-
-async def _wait_alive(session: aiohttp.ClientSession, address: str) -> None:
-    async def is_alive() -> bool:
-        async with session.get(f"{address}/healthz") as response:
-            return response.status == 200
-
-    await wait_until(is_alive, description="the front to be alive", seconds=60)
-
-
 async def _chat(session: aiohttp.ClientSession, address: str, *, stream: bool) -> bytes:
     body = chat_body(stream=stream, messages=[{"role": "user", "content": _PROMPT}])
     async with session.post(f"{address}/v1/chat/completions", json=body, headers=_HEADERS) as response:
@@ -92,17 +52,9 @@ async def _chat(session: aiohttp.ClientSession, address: str, *, stream: bool) -
         return await response.read()
 
 
-async def _stop(process: asyncio.subprocess.Process) -> str:
-    process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(60):
-        _, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    return errors.decode()
-
-
 async def _use(horde: ScriptedHorde, collector: Collector, **settings: str) -> Recorded:
-    async with _front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
-        await _wait_alive(session, address)
+    async with running_front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
+        await wait_alive(session, address)
         await _chat(session, address, stream=False)
         horde.restart([Answer(body=status("processing")), Answer(body=status("replied"))])
         started = time.monotonic()
@@ -110,7 +62,7 @@ async def _use(horde: ScriptedHorde, collector: Collector, **settings: str) -> R
         stream_seconds = time.monotonic() - started
         async with session.get(f"{address}/v1/models?secret={_KEY}", headers=_HEADERS) as response:
             assert response.status == 200
-        errors = await _stop(process)
+        errors = await stop_front(process)
     return Recorded(collector, horde.calls, errors, stream_seconds)
 
 
@@ -226,11 +178,11 @@ async def test_a_disabled_sdk_sends_nothing_and_a_sampling_rate_of_0_no_trace(va
     value = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_SAMPLER_ARG": "0"}[variable]
     async with running_collector() as collector, scripted_horde() as horde:
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, variable: value}
-        async with _front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
-            await _wait_alive(session, address)
+        async with running_front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
+            await wait_alive(session, address)
             async with session.get(f"{address}/v1/models") as response:
                 assert response.status == 200
-            await _stop(process)
+            await stop_front(process)
     assert collector.spans == []
     assert bool(collector.metrics) is (variable != "OTEL_SDK_DISABLED")
 
@@ -243,9 +195,9 @@ async def test_the_shared_variables_name_the_service_and_its_resource() -> None:
             "OTEL_SERVICE_NAME": "another-name",
             "OTEL_RESOURCE_ATTRIBUTES": "region=north",
         }
-        async with _front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
-            await _wait_alive(session, address)
-            await _stop(process)
+        async with running_front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
+            await wait_alive(session, address)
+            await stop_front(process)
     assert collector.resources
     assert {(found["service.name"], found["region"]) for found in collector.resources} == {("another-name", "north")}
 
@@ -256,15 +208,15 @@ async def test_a_collector_that_never_answers_delays_no_request_and_bounds_the_e
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
         async with (
             scripted_horde() as horde,
-            _front(horde.url, **settings) as (process, address),
+            running_front(horde.url, **settings) as (process, address),
             aiohttp.ClientSession() as session,
         ):
-            await _wait_alive(session, address)
+            await wait_alive(session, address)
             async with asyncio.timeout(20):
                 for _ in range(20):
                     await _chat(session, address, stream=False)
             # The SDK alone would wait ten seconds for each of its exporters.
-            errors = await _stop(process)
+            errors = await stop_front(process)
     assert "did not take the last telemetry in time" in errors
 
 
@@ -278,9 +230,9 @@ async def test_profiles_are_sent_also_when_the_sdk_is_disabled() -> None:
             "PYROSCOPE_SERVER_ADDRESS": collector.url,
             "PYROSCOPE_TENANT_ID": "a-tenant",
         }
-        async with _front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
-            await _wait_alive(session, address)
-            await _stop(process)
+        async with running_front(horde.url, **settings) as (process, address), aiohttp.ClientSession() as session:
+            await wait_alive(session, address)
+            await stop_front(process)
     assert {profile.tenant for profile in collector.profiles} == {"a-tenant"}
     assert all(b"horde-oai" in profile.body for profile in collector.profiles)
     assert collector.spans == []
@@ -292,11 +244,11 @@ async def test_reads_of_live_text_are_exported_as_roots(redis_url: str) -> None:
         horde.statuses = [Answer(body=status("processing"))]
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "HORDE_OAI_REDIS_URL": redis_url}
         async with (
-            _front(horde.url, **settings) as (process, address),
+            running_front(horde.url, **settings) as (process, address),
             aiohttp.ClientSession() as session,
             Redis.from_url(redis_url) as redis,
         ):
-            await _wait_alive(session, address)
+            await wait_alive(session, address)
             body = chat_body(stream=True)
             async with session.post(f"{address}/v1/chat/completions", json=body, headers=_HEADERS) as response:
                 await wait_until(lambda: bool(horde.ids), description="the submit")
@@ -304,7 +256,7 @@ async def test_reads_of_live_text_are_exported_as_roots(redis_url: str) -> None:
                 await response.content.readuntil(b"Hello")
                 horde.restart([Answer(body=status("replied"))])
                 assert b"[DONE]" in await response.content.read()
-            await _stop(process)
+            await stop_front(process)
     reads = collector.spans_named("horde.oai.delta_read")
     assert [attributes_of(span.attributes)["horde.entry_count"] for span in reads] == [1]
     assert [span.parent_span_id for span in reads] == [b""]
@@ -318,9 +270,8 @@ async def test_a_front_without_telemetry_loads_nothing_of_it() -> None:
         "'pyroscope', 'flask', 'prometheus_client', 'horde.telemetry_export', 'horde.oai.instrumentation');"
         "print(exports, [name for name in sys.modules if name.startswith(unwanted)])"
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, env=environment, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", code, env=plain_environment(), stdout=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(60):
         told, _ = await process.communicate()
