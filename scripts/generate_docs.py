@@ -13,11 +13,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-from prometheus_client.core import Metric as PrometheusFamily
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
+
+if typing.TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
+    from prometheus_client.core import Metric as PrometheusFamily
 
 ROOT = Path(__file__).resolve().parent.parent
 DECISIONS = ROOT / "docs" / "decisions"
@@ -224,36 +227,51 @@ histogram with `_sum` and `_count` beside `_bucket`. Dots in attributes become `
 |---|---|---|---|---|---|"""
 
 
-def metrics_page() -> str:
-    """Return the table of the front's instruments, as an OpenTelemetry reader sees them after each was used once."""
+def _measure_front() -> "tuple[MetricsData | None, list[PrometheusFamily]]":
+    """Use each instrument of the front once, and return what an OpenTelemetry reader and a scraper then see."""
     # The SDK's import is slow and noisy.
     from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
     from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum  # noqa: PLC0415
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415
     from prometheus_client import CollectorRegistry  # noqa: PLC0415
 
     from horde.oai.admission import InflightLimiter  # noqa: PLC0415
-    from horde.oai.cancel import CancelOutcome  # noqa: PLC0415
-    from horde.oai.horde_client import CallOutcome, CallType  # noqa: PLC0415
     from horde.oai.metrics import FrontMetrics, histogram_views  # noqa: PLC0415
-    from horde.oai.relay import RelayOutcome  # noqa: PLC0415
-    from horde.oai.waiter import WakeSource  # noqa: PLC0415
 
     reader, registry = InMemoryMetricReader(), CollectorRegistry()
-    scraped = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
+    scraped = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
     provider = MeterProvider([reader, scraped], views=histogram_views())
     metrics = FrontMetrics(provider.get_meter("reference"))
     metrics.observe(InflightLimiter(1, 1))
     use_each(metrics)
-    found = reader.get_metrics_data()
-    series = {family.documentation: _series_of(family) for family in registry.collect()}
+    found, families = reader.get_metrics_data(), list(registry.collect())
     provider.shutdown()
+    return found, families
+
+
+def front_families() -> "list[PrometheusFamily]":
+    """Return every series of a front that has used each of its instruments, as a Prometheus scrapes them."""
+    return _measure_front()[1]
+
+
+def metrics_page() -> str:
+    """Return the table of the front's instruments, as an OpenTelemetry reader sees them after each was used once."""
+    from opentelemetry.sdk.metrics.export import Gauge, Histogram, Sum  # noqa: PLC0415
+
+    from horde.oai.cancel import CancelOutcome  # noqa: PLC0415
+    from horde.oai.horde_client import CallOutcome, CallType  # noqa: PLC0415
+    from horde.oai.relay import RelayOutcome  # noqa: PLC0415
+    from horde.oai.waiter import WakeSource  # noqa: PLC0415
+
+    found, families = _measure_front()
+    series = {family.documentation: _series_of(family) for family in families}
     scopes = [scope for resource in found.resource_metrics for scope in resource.scope_metrics] if found else []
     instruments = sorted((metric for scope in scopes for metric in scope.metrics), key=lambda metric: metric.name)
     kinds = {Sum: "counter", Gauge: "gauge", Histogram: "histogram"}
     lines, buckets = [_METRICS_HEAD], []
     for metric in instruments:
-        attributes = ", ".join(f"`{name}`" for point in metric.data.data_points for name in point.attributes or ())
+        named = dict.fromkeys(name for point in metric.data.data_points for name in point.attributes or ())
+        attributes = ", ".join(f"`{name}`" for name in named)
         kind, unit = kinds[type(metric.data)], {"s": "seconds", "By": "bytes"}.get(metric.unit or "", "")
         row = [f"`{metric.name}`", kind, unit, attributes, f"`{series[metric.description or '']}`", metric.description]
         lines.append(f"| {' | '.join(map(str, row))} |")
@@ -277,7 +295,7 @@ def metrics_page() -> str:
     return "\n".join([*lines, "| Histogram | Boundaries |", "|---|---|", *buckets]) + "\n"
 
 
-def _series_of(family: PrometheusFamily) -> str:
+def _series_of(family: "PrometheusFamily") -> str:
     """Return the name under which Prometheus sees an instrument."""
     return family.name + {"counter": "_total", "histogram": "_bucket"}.get(family.type, "")
 

@@ -13,6 +13,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from horde.metrics import BUCKETS_REQUEST_LIFECYCLE_SECONDS, BUCKETS_SECONDS
 from horde.oai.cancel import CancelOutcome
 from horde.oai.horde_client import CallOutcome, CallType
+from horde.oai.relay import RelayOutcome
 
 __all__ = ["BUCKETS_BODY_BYTES", "FrontMetrics", "LimiterReadings", "histogram_views"]
 
@@ -80,6 +81,19 @@ class FrontMetrics:
         self._relayed = counter("horde.oai.stream.relayed", description="Streams that sent a relayed delta.")
         self._relay_outcomes = counter("horde.oai.stream.relay_outcomes", description="How relayed streams ended.")
         self._cancels = counter("horde.oai.cancels", description="Cancels sent to the Horde, each attempt.")
+
+        self._show_zeros()
+
+    def _show_zeros(self) -> None:
+        """Begin rare counters at 0: a rate does not see an increase from nothing to 1."""
+        for rare in (self._unknown, self._retry_hints, self._relayed):
+            rare.add(0)
+        for claimed in (True, False):
+            self._recoveries.add(0, {"horde.existing_claim": claimed})
+        for outcome in CancelOutcome:
+            self._cancels.add(0, {"horde.outcome": outcome.value})
+        for relayed in RelayOutcome:
+            self._relay_outcomes.add(0, {"horde.outcome": relayed.value})
 
     def observe(self, limiter: LimiterReadings) -> None:
         """Create the gauges that read the limiter."""

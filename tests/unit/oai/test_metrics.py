@@ -45,11 +45,12 @@ class Readings:
         return found
 
     def counts(self, name: str) -> list[tuple[dict[str, Any], Any]]:
-        """Return attributes and value, or count of a histogram."""
-        return [
+        """Return attributes and value, or count of a histogram, of what was counted."""
+        values = [
             (attributes, point.count if isinstance(point, HistogramDataPoint) else point.value)
             for attributes, point in self.points(name)
         ]
+        return [(attributes, value) for attributes, value in values if value]
 
 
 @asynccontextmanager
@@ -234,3 +235,11 @@ async def test_the_histograms_have_their_boundaries() -> None:
         "horde.oai.request.duration": BUCKETS_REQUEST_LIFECYCLE_SECONDS,
         "horde.oai.request.body_bytes": BUCKETS_BODY_BYTES,
     }
+
+
+@pytest.mark.rule("MET-24", "MET-25", "MET-30", "MET-32")
+async def test_rare_counters_begin_at_0_so_that_a_rate_sees_their_first_increase() -> None:
+    async with measured() as (_, readings):
+        for name, series in {"submit.outcome_unknown": 1, "submit.recoveries": 2, "cancels": 5}.items():
+            points = readings.points(f"horde.oai.{name}")
+            assert [point.value for _, point in points] == [0] * series
