@@ -32,11 +32,14 @@ from horde.oai.metrics import FrontMetrics
 from horde.oai.middleware import BrowserAccess
 from horde.oai.model_list import ModelCatalog
 from horde.oai.model_routes import list_models, show_model
+from horde.oai.open_records import OpenRecords
+from horde.oai.open_requests import OpenRequestKeeper
 from horde.oai.redis_client import open_redis
 from horde.oai.refusals import NATIVE_FIELD_PARAMETERS
 from horde.oai.relay import DeltaRelay
 from horde.oai.roots import Roots, call_away_roots
 from horde.oai.routing_errors import answer_routing_error, internal_error
+from horde.oai.sealed_caller import CallerSealer
 from horde.oai.settings import FrontSettings
 from horde.oai.spans import DeltaReadSpans
 from horde.oai.state import FrontState
@@ -149,6 +152,7 @@ async def open_front(
         on_failure: Called when a task that serves the whole process ended by itself.
     """
     metrics = FrontMetrics(meter)
+    records = OpenRecords() if settings.redis_url and settings.open_requests_secret else None
     async with AsyncExitStack() as held:
         session = await held.enter_async_context(create_http_client(settings.call_slots))
         cancel_session = await held.enter_async_context(create_http_client(cancel_max_connections(settings.call_slots)))
@@ -165,10 +169,14 @@ async def open_front(
             timeout_seconds=settings.cancel_timeout_seconds,
             retry_seconds=settings.cancel_retry_seconds,
             observer=metrics,
+            records=records,
         )
+        keeper = await _open_keeper(held, settings, records, cancels)
         listener, reader = await _open_streams(held, settings)
         state = _build_state(settings, metrics, client, cancels, stopping, listener, reader)
         held.push_async_callback(state.catalog.close)
+        if keeper is not None:
+            held.push_async_callback(keeper.leave)
         held.push_async_callback(cancels.drain)
         group = await held.enter_async_context(BackgroundTasks(on_failure))
         group.start("front - cancel retries", cancels.run())
@@ -177,7 +185,23 @@ async def open_front(
         if listener is not None and reader is not None:
             group.start("front - signal listener", listener.run())
             group.start("front - delta reader", reader.run())
+        if keeper is not None:
+            group.start("front - open requests", keeper.run())
         yield state
+
+
+async def _open_keeper(
+    held: AsyncExitStack, settings: FrontSettings, records: OpenRecords | None, cancels: Cancels
+) -> OpenRequestKeeper | None:
+    if records is None or settings.redis_url is None or settings.open_requests_secret is None:
+        return None
+    return OpenRequestKeeper(
+        await held.enter_async_context(open_redis(settings.redis_url)),
+        records,
+        cancels,
+        CallerSealer(settings.open_requests_secret.get_secret_value()),
+        lease_seconds=settings.front_lease_seconds,
+    )
 
 
 async def _open_streams(

@@ -19,6 +19,7 @@ from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
 from horde.oai.errors import ChatFrontError
 from horde.oai.horde_client import Caller, HordeClient, HordeUnreachableError
 from horde.oai.native_status import NativeStatus
+from horde.oai.open_records import OpenRecords
 
 __all__ = ["MAX_FAILED_CANCELS", "CancelOutcome", "CancelTarget", "Cancels"]
 
@@ -81,6 +82,7 @@ class Cancels:
         timeout_seconds: Budget of one attempt, its wait for a connection included (CAN-4).
         retry_seconds: Interval of the retries (CAN-6).
         observer: Told of every attempt.
+        records: Records of open requests, closed when nothing of one is left to cancel; None when none are kept.
         clock: Monotonic seconds.
     """
 
@@ -91,16 +93,19 @@ class Cancels:
         timeout_seconds: float,
         retry_seconds: float,
         observer: CancelObserver,
+        records: OpenRecords | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._timeout = timeout_seconds
         self._retry_seconds = retry_seconds
         self._observer = observer
+        self._records = records
         self._clock = clock
         self._failed: OrderedDict[str, CancelTarget] = OrderedDict()
         self._running: dict[str, asyncio.Task[NativeStatus | None]] = {}
         self._following: dict[asyncio.Task[None], tuple[asyncio.Task[CancelTarget], CancelTarget]] = {}
+        self._followed: set[str] = set()
 
     @property
     def failed_count(self) -> int:
@@ -123,8 +128,24 @@ class Cancels:
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.create_task(self._cancel(target), name="front - cancel")
-            task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(lambda done: self._ended(key, done))
         return task
+
+    def _ended(self, key: str, task: "asyncio.Task[NativeStatus | None]") -> None:
+        self._running.pop(key, None)
+        if not task.cancelled():
+            self.settle(key)
+
+    def begin(self, operation_key: str, caller: Caller) -> None:
+        """Note an operation that is submitted now: whoever takes over from this front, should it die, cancels it."""
+        if self._records is not None:
+            self._records.open(operation_key, caller)
+
+    def settle(self, operation_key: str) -> None:
+        """Close the record of an operation that has ended, unless it is still to be cancelled: that closes it later."""
+        pending = operation_key in self._running or operation_key in self._failed or operation_key in self._followed
+        if self._records is not None and not pending:
+            self._records.close(operation_key)
 
     async def _cancel(self, target: CancelTarget) -> NativeStatus | None:
         outcome, status = await self._attempt(target)
@@ -159,9 +180,16 @@ class Cancels:
                 return  # Refused, or cleaned up by the submit itself: nothing is left to cancel.
             await self.cancel(target)
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._following.pop(task, None)
+            self._followed.discard(operation.operation_key)
+            if not task.cancelled():
+                self.settle(operation.operation_key)
+
         task = asyncio.create_task(follow(), name="front - cancel after submit")
         self._following[task] = (submit, operation)
-        task.add_done_callback(lambda done: self._following.pop(done, None))
+        self._followed.add(operation.operation_key)
+        task.add_done_callback(ended)
 
     async def abort(self, submit: "asyncio.Task[CancelTarget]", operation: CancelTarget) -> bool:
         """Give up a submit that has not ended, and cancel whatever it created or still may.
@@ -197,6 +225,7 @@ class Cancels:
         for key, target in list(self._failed.items()):
             if target.submitted_at <= expired:
                 self._failed.pop(key, None)
+                self.settle(key)
         if self._failed:
             await asyncio.wait([self._start(target) for target in self._failed.values()])
 
@@ -226,7 +255,8 @@ class Cancels:
     def _keep(self, target: CancelTarget) -> None:
         self._failed.setdefault(target.operation_key, target)
         while len(self._failed) > MAX_FAILED_CANCELS:
-            self._failed.popitem(last=False)
+            dropped, _ = self._failed.popitem(last=False)
+            self.settle(dropped)
 
     async def _attempt(self, target: CancelTarget) -> tuple[CancelOutcome, NativeStatus | None]:
         deadline = self._clock() + self._timeout

@@ -128,6 +128,7 @@ class ChatExchange:
                 work.cancel()
                 await asyncio.wait({work})
             self._abandon()
+            self._state.cancels.settle(self._operation.operation_key)
             self._state.open_requests.remove(self)
             self._trace.finish()
             await asyncio.wait({client})

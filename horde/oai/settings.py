@@ -5,7 +5,7 @@ import os
 import re
 from typing import Annotated, Final
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from horde.telemetry import LogFormat
@@ -42,6 +42,15 @@ class FrontSettings(BaseSettings):
     )
     stream_redis_db: int | None = Field(
         None, ge=0, description="Database number of the delta streams; default: the one of the URL."
+    )
+    open_requests_secret: Annotated[SecretStr, Field(min_length=16)] | None = Field(
+        None,
+        description="Secret of all fronts of one Horde, 16 characters or more (`openssl rand -hex 32`): encrypts the "
+        "records of open requests in Redis, by which the requests of a front that died are cancelled. Without it none "
+        "are kept.",
+    )
+    front_lease_seconds: float = Field(
+        30.0, ge=0.2, le=3600, description="After so long without contact to Redis a front counts as dead."
     )
     max_inflight: int = Field(4096, ge=1, description="Requests running at once in this process.")
     max_inflight_per_source: int = Field(64, ge=1, description="Requests running at once for one client address.")

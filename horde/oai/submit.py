@@ -102,6 +102,7 @@ class Submitter:
         Raises:
             ChatFrontError: The Horde refused, or did not answer; whether anything may exist is in it.
         """
+        self._cancels.begin(submission.operation_key, submission.caller)
         attempts = _Attempts()
         deadline = self._clock() + self._timeout
         refusal: NativeAnswer | None = None
