@@ -9,6 +9,7 @@ from typing import Final
 
 from loguru import logger
 
+from horde.worker.backend_health import BackendHealth
 from horde.worker.backends import recognise_backend
 from horde.worker.backends.base import BackendError, BackendProfile, BackendUnavailableError, ChatBackend
 from horde.worker.backends.openai_compatible import BackendLocation, create_backend_session
@@ -44,7 +45,7 @@ class WorkerDaemon:
         self._stopping = asyncio.Event()
         self._interrupted = asyncio.Event()
         self._abandoned = asyncio.Event()
-        self._backend_is_down = False
+        self._health = BackendHealth(self._interrupted.set)
         self._job_tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -76,13 +77,13 @@ class WorkerDaemon:
         refusal: WorkerRefusedError | None = None
         async with asyncio.TaskGroup() as jobs:
             while not self._stopping.is_set():
-                runner = JobRunner(horde, backend, offer, on_backend_down=self._note_backend_down)
+                runner = JobRunner(horde, backend, offer, health=self._health)
                 refusal = await self._pop_until_interrupted(horde, board, offer, runner, name, jobs)
                 await withdraw(horde, offer, name, board.running)
                 if refusal is not None:
                     break
-                if self._backend_is_down:
-                    offer = await self._wait_for_backend(backend, offer)
+                if self._health.is_down:
+                    offer = await self._wait_for_backend(backend, offer, runner)
             await self._drain(board)
         if refusal is not None:
             raise WorkerStartError(str(refusal))
@@ -145,10 +146,6 @@ class WorkerDaemon:
             for task in self._job_tasks:
                 task.cancel()
 
-    def _note_backend_down(self) -> None:
-        self._backend_is_down = True
-        self._interrupted.set()
-
     async def _find_backend(
         self, recognise: Callable[[], Awaitable[ChatBackend]]
     ) -> tuple[ChatBackend, WorkerOffer] | None:
@@ -178,21 +175,28 @@ class WorkerDaemon:
                 return backend, offer
         return None
 
-    async def _wait_for_backend(self, backend: ChatBackend, offer: WorkerOffer) -> WorkerOffer:
-        """Probe until the model server is back with the same model, or the worker is stopped."""
+    async def _wait_for_backend(self, backend: ChatBackend, offer: WorkerOffer, runner: JobRunner) -> WorkerOffer:
+        """Probe until the model server is back with the same model, or the worker is stopped.
+
+        A first probe that fails too ends the jobs whose connections have not noticed: somebody waits for each, and
+        another worker can serve it.
+        """
         logger.warning("The model server is away: no jobs are taken until it is back.")
         backoff = Backoff(0.5, 30.0)
+        await self._pause(self._health.pause_before_probe())
         while not self._stopping.is_set():
             try:
                 profile = await backend.probe()
                 found = build_offer(profile, self._operator_limits())
             except (BackendError, DeclarationError) as error:
                 logger.debug("The model server is still away: {}", error)
+                runner.lose_backend()
             else:
                 if found.model == offer.model:
                     logger.info("The model server is back.")
-                    self._backend_is_down = False
-                    self._interrupted.clear()
+                    self._health.note_back()
+                    if not self._stopping.is_set():
+                        self._interrupted.clear()
                     return found
                 logger.debug("The model server serves {} now, not {}.", found.model, offer.model)
             await self._pause(backoff.next_delay())

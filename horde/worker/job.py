@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +16,7 @@ from horde_sdk.worker.chat_declaration import (
 from loguru import logger
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
+from horde.worker.backend_health import BackendHealth
 from horde.worker.backends.base import (
     BackendError,
     BackendUnavailableError,
@@ -163,7 +164,7 @@ class JobRunner:
         horde: Where they come from.
         backend: What generates.
         offer: What was declared.
-        on_backend_down: Called when the backend cannot work.
+        health: Told how each job went.
     """
 
     def __init__(
@@ -172,12 +173,17 @@ class JobRunner:
         backend: ChatBackend,
         offer: WorkerOffer,
         *,
-        on_backend_down: Callable[[], None],
+        health: BackendHealth,
     ) -> None:
         self._horde = horde
         self._backend = backend
         self._offer = offer
-        self._on_backend_down = on_backend_down
+        self._health = health
+        self._backend_lost = asyncio.Event()
+
+    def lose_backend(self) -> None:
+        """Fault every job that still generates: the backend is gone, also where its connections have not noticed."""
+        self._backend_lost.set()
 
     async def run(self, job: Job, abandoned: asyncio.Event) -> str:
         """Serve a job to its end and return in a word what became of it.
@@ -205,6 +211,7 @@ class JobRunner:
         except* JobCancelledError:
             fault = None
             outcome = "cancelled"
+            logger.info("Job {}: cancelled by the Horde; its generation was stopped and nothing is submitted.", job.id)
         if fault is not None:
             outcome = await self._fault(job.id, fault, stopping=abandoned.is_set())
         return outcome
@@ -217,12 +224,13 @@ class JobRunner:
         poster = ProgressPoster(job.id, self._horde.post_progress, job.pacing, live=job.live)
         posting = group.create_task(poster.run(), name=f"worker - job {job.id} progress")
         started = time.monotonic()
-        reply = await self._generate(job, poster)
+        reply = await self._generate_watched(job, poster)
         poster.close()
         message = reply.message()
         finished = reply.finished
         if finished is None:
             raise BackendError("The backend ended a reply without saying so.")
+        self._health.note_reply()
         if await self._is_unfit(job, message, finished.finish_reason):
             return "faulted", ChatFaultReason.GENERATION_ERROR
         delivery, reward = await deliver_reply(
@@ -249,6 +257,14 @@ class JobRunner:
             delivery,
         )
         return str(delivery), None
+
+    async def _generate_watched(self, job: Job, poster: ProgressPoster) -> _Reply:
+        """Generate the reply, unless the backend is lost meanwhile; a whole reply is kept whatever happens to it."""
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_watch_backend(self._backend_lost), name=f"worker - job {job.id} backend")
+            reply = await self._generate(job, poster)
+            watching.cancel()
+        return reply
 
     async def _generate(self, job: Job, poster: ProgressPoster) -> _Reply:
         reply = _Reply()
@@ -283,8 +299,7 @@ class JobRunner:
     def _judge_failure(self, job: Job, errors: ExceptionGroup[BackendError]) -> ChatFaultReason:
         error = _first_error(errors)
         logger.warning("Job {}: {}", job.id, error)
-        if isinstance(error, BackendUnavailableError):
-            self._on_backend_down()
+        self._health.note_failure(error)
         return error.fault_reason
 
     async def _fault(self, job_id: str, reason: ChatFaultReason, *, stopping: bool) -> str:
@@ -306,3 +321,8 @@ def _first_error(errors: ExceptionGroup[BackendError]) -> BackendError:
 async def _watch(abandoned: asyncio.Event) -> None:
     await abandoned.wait()
     raise _JobAbandonedError
+
+
+async def _watch_backend(lost: asyncio.Event) -> None:
+    await lost.wait()
+    raise BackendUnavailableError("The model server is gone.")
