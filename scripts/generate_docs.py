@@ -3,7 +3,6 @@
 ``python scripts/generate_docs.py`` writes those that changed; ``tests/test_docs.py`` fails when one is not current.
 """
 
-import inspect
 import re
 import sys
 import typing
@@ -13,14 +12,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
+from opentelemetry.metrics import Meter
+from prometheus_client.core import Metric
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
-if typing.TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
-    from prometheus_client.core import Metric as PrometheusFamily
+from scripts.metric_tables import Measured, measure, metric_tables, use_each
 
 ROOT = Path(__file__).resolve().parent.parent
 DECISIONS = ROOT / "docs" / "decisions"
@@ -222,62 +221,46 @@ or a request id.
 [A Prometheus that scrapes](../how-to/run_openai_chat_front.md#telemetry) sees each under the name of its column, a
 histogram with `_sum` and `_count` beside `_bucket`. Dots in attributes become `_`: `horde.code` is the label
 `horde_code`. It also sees `target_info` and the process's own `process_*` and `python_*` series.
+"""
 
-| Name | Kind | Unit | Attributes | Prometheus | Meaning |
-|---|---|---|---|---|---|"""
+_NATIVE_METRICS_HEAD = f"""\
+# Metrics of the native Horde
+
+{_NOTE}
+
+Every instrument that a process of the native Horde records, with its attributes. They go where
+[telemetry](settings.md#telemetry) sends them, and to a Prometheus that scrapes `HORDE_NATIVE_METRICS_PORT`. No
+attribute ever holds an address, a key, a prompt or an id.
+
+Counters and histograms are of one process: add up all processes. The gauges with a model are of the whole Horde, as
+counted every two seconds: take the `max` over processes. `horde.native.pops.held` is of one process again.
+"""
 
 
-def _measure_front() -> "tuple[MetricsData | None, list[PrometheusFamily]]":
-    """Use each instrument of the front once, and return what an OpenTelemetry reader and a scraper then see."""
-    # The SDK's import is slow and noisy.
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
-    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415
-    from prometheus_client import CollectorRegistry  # noqa: PLC0415
-
-    from horde.oai.admission import InflightLimiter  # noqa: PLC0415
+def _measure_front() -> Measured:
+    from horde.oai.admission import InflightLimiter  # noqa: PLC0415 - the SDK's import is slow and noisy
     from horde.oai.metrics import FrontMetrics, histogram_views  # noqa: PLC0415
 
-    reader, registry = InMemoryMetricReader(), CollectorRegistry()
-    scraped = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
-    provider = MeterProvider([reader, scraped], views=histogram_views())
-    metrics = FrontMetrics(provider.get_meter("reference"))
-    metrics.observe(InflightLimiter(1, 1))
-    use_each(metrics)
-    found, families = reader.get_metrics_data(), list(registry.collect())
-    provider.shutdown()
-    return found, families
+    def use(meter: Meter) -> None:
+        metrics = FrontMetrics(meter)
+        metrics.observe(InflightLimiter(1, 1))
+        use_each(metrics)
+
+    return measure(use, histogram_views())
 
 
-def front_families() -> "list[PrometheusFamily]":
+def front_families() -> list[Metric]:
     """Return every series of a front that has used each of its instruments, as a Prometheus scrapes them."""
-    return _measure_front()[1]
+    return _measure_front().families
 
 
 def metrics_page() -> str:
     """Return the table of the front's instruments, as an OpenTelemetry reader sees them after each was used once."""
-    from opentelemetry.sdk.metrics.export import Gauge, Histogram, Sum  # noqa: PLC0415
-
-    from horde.oai.cancel import CancelOutcome  # noqa: PLC0415
+    from horde.oai.cancel import CancelOutcome  # noqa: PLC0415 - as above
     from horde.oai.horde_client import CallOutcome, CallType  # noqa: PLC0415
     from horde.oai.relay import RelayOutcome  # noqa: PLC0415
     from horde.oai.waiter import WakeSource  # noqa: PLC0415
 
-    found, families = _measure_front()
-    series = {family.documentation: _series_of(family) for family in families}
-    scopes = [scope for resource in found.resource_metrics for scope in resource.scope_metrics] if found else []
-    instruments = sorted((metric for scope in scopes for metric in scope.metrics), key=lambda metric: metric.name)
-    kinds = {Sum: "counter", Gauge: "gauge", Histogram: "histogram"}
-    lines, buckets = [_METRICS_HEAD], []
-    for metric in instruments:
-        named = dict.fromkeys(name for point in metric.data.data_points for name in point.attributes or ())
-        attributes = ", ".join(f"`{name}`" for name in named)
-        kind, unit = kinds[type(metric.data)], {"s": "seconds", "By": "bytes"}.get(metric.unit or "", "")
-        row = [f"`{metric.name}`", kind, unit, attributes, f"`{series[metric.description or '']}`", metric.description]
-        lines.append(f"| {' | '.join(map(str, row))} |")
-        if isinstance(metric.data, Histogram):
-            bounds = ", ".join(f"{bound:.10g}" for bound in metric.data.data_points[0].explicit_bounds)
-            buckets.append(f"| `{metric.name}` | {bounds} |")
     values = (
         ("`horde.call_type`", _values(CallType)),
         ("`horde.outcome` of `horde.oai.native.duration`", _values(CallOutcome)),
@@ -289,30 +272,35 @@ def metrics_page() -> str:
         ("`horde.status_code`", "the HTTP status; 200 for a stream whose headers went out"),
         ("`horde.model`", "the id of a model that has served a reply"),
     )
-    lines += ["", "## Values", "", "| Attribute | Values |", "|---|---|"]
-    lines += [f"| {name} | {listed} |" for name, listed in values]
-    lines += ["", "Every other attribute is true or false.", "", "## Buckets", ""]
-    return "\n".join([*lines, "| Histogram | Boundaries |", "|---|---|", *buckets]) + "\n"
+    return _METRICS_HEAD + metric_tables(_measure_front(), values, note="Every other attribute is true or false.")
 
 
-def _series_of(family: "PrometheusFamily") -> str:
-    """Return the name under which Prometheus sees an instrument."""
-    return family.name + {"counter": "_total", "histogram": "_bucket"}.get(family.type, "")
+def native_metrics_page() -> str:
+    """Return the table of the native Horde's instruments, likewise."""
+    from horde.native.lifecycle import JobState, RequestState  # noqa: PLC0415 - the SDK's import is slow and noisy
+    from horde.native.metrics import NativeMetrics, histogram_views  # noqa: PLC0415
+    from horde.native.snapshot import ModelLoad  # noqa: PLC0415
+
+    def use(meter: Meter) -> None:
+        metrics = NativeMetrics(meter)
+        metrics.observe(lambda: {"sample": ModelLoad()}, lambda: 0)
+        use_each(metrics)
+
+    values = (
+        ("`horde.outcome` of `horde.native.submits`", "`new`, `known` for a copy of an earlier one, `dry_run`"),
+        ("`horde.outcome` of `horde.native.pops`", "`job`, `empty`"),
+        ("`horde.outcome` of `horde.native.attempts.ended`", _values(list(JobState)[1:])),
+        ("`horde.outcome` of `horde.native.requests.ended`", _values(list(RequestState)[2:])),
+        ("`horde.code`", "a [return code](../../README_return_codes.md)"),
+        ("`horde.route`", "the template of a route, such as `/api/v2/generate/chat/status/{id}`"),
+        ("`horde.method`, `horde.status_code`", "of the call and its answer"),
+        ("`horde.model`", "a model that waits, runs or has a worker; the 200 with the longest queues"),
+    )
+    return _NATIVE_METRICS_HEAD + metric_tables(measure(use, histogram_views()), values)
 
 
 def _values(choices: Iterable[Enum]) -> str:
     return ", ".join(f"`{choice.value}`" for choice in choices)
-
-
-def use_each(recorder: object) -> None:
-    """Call every public method of a recorder but ``observe`` once, with values of the annotated types."""
-    samples: dict[Any, Any] = {bool: True, int: 1, float: 1.0, str: "sample"}
-    for name, method in inspect.getmembers(recorder, inspect.ismethod):
-        if name.startswith("_") or name == "observe":
-            continue
-        annotations = {key: kind for key, kind in inspect.get_annotations(method).items() if key != "return"}
-        kinds = {key: next(iter(typing.get_args(kind)), kind) for key, kind in annotations.items()}
-        method(**{key: samples[kind] if kind in samples else next(iter(kind)) for key, kind in kinds.items()})
 
 
 def decisions_page() -> str:
@@ -349,6 +337,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "reference" / "settings.md": settings_page,
     ROOT / "docs" / "reference" / "errors.md": errors_page,
     ROOT / "docs" / "reference" / "metrics.md": metrics_page,
+    ROOT / "docs" / "reference" / "native_metrics.md": native_metrics_page,
     ROOT / "docs" / "decisions" / "README.md": decisions_page,
     ROOT / "README_return_codes.md": return_codes_page,
 }

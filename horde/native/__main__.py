@@ -5,6 +5,8 @@ start failed.
 """
 
 import asyncio
+import contextlib
+import importlib.metadata
 import logging
 import socket
 import sys
@@ -16,7 +18,7 @@ from loguru import logger
 
 from horde.native.settings import NativeSettings, SettingsError, load_settings
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
-from horde.telemetry import configure_logging
+from horde.telemetry import configure_logging, metrics_endpoint, shut_down_telemetry, start_telemetry
 
 __all__ = ["NATIVE_SERVICE_NAME", "main"]
 
@@ -37,16 +39,33 @@ def main(_arguments: Sequence[str] | None = None) -> int:
         logger.error("{}", error)
         return _WRONG_SETTINGS
     configure_logging(NATIVE_SERVICE_NAME, level=settings.log_level, log_format=settings.log_format)
-    try:
-        listener = bind_socket(settings.host, settings.port, file_descriptor=settings.listen_fd)
-    except (ListenError, OSError) as error:
-        logger.error("{}", error)
-        return _START_FAILED
-    with listener:
-        return run_event_loop(partial(_run, settings, listener))
+    with contextlib.ExitStack() as stack:
+        metrics_listener: socket.socket | None = None
+        try:
+            listener = bind_socket(settings.host, settings.port, file_descriptor=settings.listen_fd)
+            stack.enter_context(listener)
+            if settings.metrics_port is not None:
+                metrics_listener = stack.enter_context(bind_socket(settings.metrics_host, settings.metrics_port))
+        except (ListenError, OSError) as error:
+            logger.error("{}", error)
+            return _START_FAILED
+        try:
+            return run_event_loop(partial(_run, settings, listener, metrics_listener))
+        finally:
+            shut_down_telemetry()
 
 
-async def _run(settings: NativeSettings, listener: socket.socket) -> int:
+def _start_telemetry(settings: NativeSettings) -> bool:
+    from horde.native.metrics import histogram_views  # noqa: PLC0415 - as below
+
+    version = importlib.metadata.version("horde-oai")
+    scraped = settings.metrics_port is not None
+    return start_telemetry(
+        NATIVE_SERVICE_NAME, version, views=histogram_views(), log_level=settings.log_level, scraped=scraped
+    )
+
+
+async def _run(settings: NativeSettings, listener: socket.socket, metrics_listener: socket.socket | None) -> int:
     # What is imported here takes seconds, and a mistake in the settings should be told before.
     from horde.native.db.engine import DatabaseError, prepare_database  # noqa: PLC0415
 
@@ -55,7 +74,9 @@ async def _run(settings: NativeSettings, listener: socket.socket) -> int:
     except DatabaseError as error:
         logger.error("{}", error)
         return _START_FAILED
+    exports = _start_telemetry(settings)
     from horde.native.app import create_app  # noqa: PLC0415
+    from horde.native.instrumentation import instrument_app  # noqa: PLC0415
 
     stopping, failed = asyncio.Event(), asyncio.Event()
     options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
@@ -63,7 +84,9 @@ async def _run(settings: NativeSettings, listener: socket.socket) -> int:
     logger.info("Serving the Horde on http://{}:{}/api", host, port)
     try:
         app = create_app(settings, stopping=stopping, on_failure=failed.set)
-        await serve(app, listener, stopping=stopping, options=options)
+        measured = instrument_app(app, measured=exports or metrics_listener is not None, traced=exports)
+        async with metrics_endpoint(metrics_listener):
+            await serve(measured, listener, stopping=stopping, options=options)
     except SystemExit:
         logger.error("The Horde could not start; the lines above say why")
         return _START_FAILED

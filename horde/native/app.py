@@ -54,6 +54,7 @@ async def open_state(
             users=UserDirectory(pool),
             stopping=stopping,
         )
+        state.metrics.observe(lambda: state.queue.view.loads, lambda: len(state.held_pops))
         await state.queue.refresh()
         await stack.enter_async_context(_background(state, on_failure))
         yield state

@@ -117,8 +117,10 @@ def json_answer(body: bytes | Mapping[str, Any] | list[Any], status: int = 200) 
     return Response(content, status, _JSON_HEADERS)
 
 
-async def _answer_error(_request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, NativeError)  # noqa: S101 - Starlette hands over what the table below names
+    if isinstance(error, RefusalError):
+        state_of(request).metrics.refused(error.code)
     return Response(orjson.dumps(error.body()), error.status, {**_JSON_HEADERS, **error.headers})
 
 

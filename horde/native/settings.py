@@ -40,6 +40,10 @@ class NativeSettings(BaseSettings):
         ge=0,
         description="Descriptor of an inherited listening socket, used instead of host and port.",
     )
+    metrics_host: str = Field(default="127.0.0.1", description="Address on which a Prometheus may scrape.")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port for a Prometheus to scrape `/metrics`; 0 takes a free one."
+    )
     log_level: Literal["TRACE", "DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
         description="Lowest level that is logged.",

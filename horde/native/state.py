@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from horde.native.db.engine import Pool
 from horde.native.held_pops import HeldPops
+from horde.native.metrics import NativeMetrics
 from horde.native.publish import Publisher
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
@@ -28,6 +29,7 @@ class NativeState:
         queue: The newest queue snapshot.
         users: Users by key.
         stopping: Set when the process has been told to stop.
+        metrics: The instruments.
         known_models: Models this process has made known, so that each is written once.
     """
 
@@ -39,4 +41,5 @@ class NativeState:
     queue: QueueKeeper
     users: UserDirectory
     stopping: asyncio.Event
+    metrics: NativeMetrics = field(default_factory=NativeMetrics)
     known_models: set[str] = field(default_factory=set)

@@ -1,12 +1,10 @@
-"""Spans of the front's server and of its calls to the Horde; imported only when telemetry is on (TEL-7, TEL-11)."""
+"""Which of the front's requests get a server span; imported only when telemetry is on (TEL-11, TEL-13)."""
 
-from typing import Any, Final
+from typing import Final
 
-from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
-from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
-from opentelemetry.metrics import NoOpMeterProvider
-from starlette.types import ASGIApp, Receive, Scope, Send
-from yarl import URL
+from starlette.types import ASGIApp, Scope
+
+from horde.telemetry_spans import TracedRoutes, instrument_client
 
 __all__ = ["instrument_app", "instrument_client"]
 
@@ -15,71 +13,16 @@ _MODELS_PATH: Final = "/v1/models"
 _TRACED: Final = {("POST", _CHAT_PATH), ("GET", _MODELS_PATH)}
 """The routes that get a span. Probes come every few seconds; a path that is none of ours is a text of the client."""
 
-_CONTEXT_HEADERS: Final = frozenset({b"traceparent", b"tracestate"})
-_REAL_SCOPE: Final = "horde.scope"
 
-
-class _TracedRoutes:
-    """Shows the instrumentation what a span may hold, and the application the request as it came.
-
-    The instrumentation records the client's address, its agent and the query. It is given a request without them, so
-    that no setting of it can bring them back (TEL-14).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._traced = OpenTelemetryMiddleware(
-            self._serve,
-            default_span_details=_name_span,
-            exclude_spans=["receive", "send"],
-            meter_provider=NoOpMeterProvider(),
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (scope["method"], scope["path"]) not in _TRACED:
-            await self._app(scope, receive, send)
-            return
-        shown: dict[str, Any] = {
-            "type": "http",
-            "asgi": scope["asgi"],
-            "http_version": scope["http_version"],
-            "method": scope["method"],
-            "scheme": scope["scheme"],
-            "path": scope["path"],
-            "root_path": "",
-            "query_string": b"",
-            "server": scope.get("server"),
-            "headers": [(name, value) for name, value in scope["headers"] if name in _CONTEXT_HEADERS],
-            _REAL_SCOPE: scope,
-        }
-        await self._traced(shown, receive, send)
-
-    async def _serve(self, shown: Scope, receive: Receive, send: Send) -> None:
-        await self._app(shown[_REAL_SCOPE], receive, send)
-
-
-def _name_span(scope: Scope) -> tuple[str, dict[str, str]]:
-    """Return a server span's name and its route, without which Logfire shortens the name to the method."""
-    return f"{scope['method']} {scope['path']}", {"http.route": scope["path"]}
+def _find_route(scope: Scope) -> str | None:
+    path: str = scope["path"]
+    return path if (scope["method"], path) in _TRACED else None
 
 
 def instrument_app(app: ASGIApp) -> ASGIApp:
     """Return the application with a server span for each chat request and each list of models.
 
-    A span lasts until its answer has ended, a stream's with its last byte (TEL-15).
-
     Args:
         app: The application that ``create_app`` built.
     """
-    return _TracedRoutes(app)
-
-
-def instrument_client() -> None:
-    """Give each HTTP call a client span, and the one called the trace in ``traceparent`` (TEL-7)."""
-    AioHttpClientInstrumentor().instrument(
-        url_filter=lambda url: str(_without_secrets(URL(url))), meter_provider=NoOpMeterProvider()
-    )
-
-
-def _without_secrets(url: URL) -> URL:
-    return url.with_user(None).with_query(None).with_fragment(None)
+    return TracedRoutes(app, _find_route)

@@ -29,6 +29,7 @@ async def cancel_request(state: NativeState, user: User, request_id: UUID) -> di
         if row is None:
             raise RefusalError(ReturnCode.REQUEST_NOT_FOUND)
         cancelled = row["state"] in OPEN_STATES
+        charge = await _charge(connection, user, row) if cancelled else Charge()
         if cancelled:
             await end_request(
                 connection,
@@ -37,11 +38,12 @@ async def cancel_request(state: NativeState, user: User, request_id: UUID) -> di
                 job_id=row["job_id"],
                 request_state=RequestState.CANCELLED,
                 job_state=JobState.CANCELLED,
-                charge=await _charge(connection, user, row),
+                charge=charge,
             )
         # Read before the commit: after it nothing may fail that the answer needs.
         status = await read_status(state, user, request_id, executor=connection)
     if cancelled:
+        state.metrics.kudos_charged(charge.cents)
         await tell_ended(
             state,
             request_id=request_id,

@@ -61,6 +61,7 @@ async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.E
 
 
 def _empty(state: NativeState, facts: WorkerFacts) -> bytes:
+    state.metrics.popped("empty")
     return orjson.dumps({"id": None, "skipped": state.queue.view.skipped(facts)})
 
 
@@ -181,6 +182,7 @@ async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None) ->
 
 def _answer(state: NativeState, facts: WorkerFacts, job_id: UUID, row: Fields) -> bytes:
     settings = state.settings
+    state.metrics.popped("job")
     return orjson.dumps(
         {
             "id": str(job_id),

@@ -74,6 +74,7 @@ async def submit_reply(state: NativeState, user: User, body: ReplyBody) -> float
     price = price_cents(tokens, multiplier, job["image_count"])
     if not await _settle(state, job, body, message, price, tokens):
         await _refuse_ended(state, job["job_id"])
+    state.metrics.replied(job["popped_at"], tokens, price)
     await state.publisher.signal(job["request_id"], SignalEvent.FINISHED)
     return to_kudos(price)
 

@@ -115,6 +115,9 @@ async def tell_ended(
     job_state: JobState,
 ) -> None:
     """Tell fronts of a request that ended without a reply, once that is committed."""
+    state.metrics.request_ended(request_state)
+    if job_id is not None:
+        state.metrics.attempt_ended(job_state)
     if stream and job_id is not None:
         await state.publisher.end_generation(request_id, job_id, ENDED_REASONS[job_state])
     await state.publisher.signal(request_id, FINAL_SIGNALS[request_state])
@@ -129,6 +132,7 @@ async def tell_requeued(state: NativeState, row: Fields, *, job_id: UUID, job_st
         job_id: The attempt that ended.
         job_state: How it ended.
     """
+    state.metrics.attempt_ended(job_state)
     if row["stream"]:
         await state.publisher.end_generation(row["id"], job_id, ENDED_REASONS[job_state])
     await state.publisher.signal(row["id"], SignalEvent.REQUEUED)

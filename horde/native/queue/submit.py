@@ -80,6 +80,7 @@ async def submit_request(state: NativeState, user: User, raw: Mapping[str, Any],
         if key is not None and (found := await find_claim(state, user, key, digest)):
             return found
         raise kudos_upfront(draft)
+    state.metrics.kudos_held(0 if user.is_anonymous else draft.hold)
     await state.held_pops.announce(_needs(draft), state.publisher)
     return SubmitAnswer(202, {"id": str(row["id"]), "kudos": to_kudos(draft.estimate)})
 

@@ -1,10 +1,15 @@
 """Routes of whoever wants replies: submit, status, cancel (NAT-1)."""
 
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from horde.native.errors import ReturnCode
 from horde.native.http import caller, json_answer, path_id, read_json, state_of
+from horde.native.metrics import SubmitOutcome
 from horde.native.queue.cancel import cancel_operation, cancel_request
 from horde.native.queue.status import read_status
 from horde.native.queue.submit import submit_request
@@ -17,7 +22,14 @@ async def submit(request: Request) -> Response:
     user = await caller(request)
     body = await read_json(request)
     answer = await submit_request(state_of(request), user, body, request.headers.get("client-agent", ""))
+    state_of(request).metrics.submitted(_outcome(body, answer.status))
     return json_answer(answer.body, answer.status)
+
+
+def _outcome(body: Mapping[str, Any], status: int) -> SubmitOutcome:
+    if body.get("dry_run") is True:
+        return "dry_run"
+    return "new" if status == HTTPStatus.ACCEPTED else "known"
 
 
 async def status(request: Request) -> Response:
