@@ -42,8 +42,8 @@ _PLAIN_TYPES: dict[Any, str] = {
 _TELEMETRY_HEAD = """
 ## Telemetry
 
-Read by the front, the native Horde and the worker alike. These names are shared with other programs, so one that is
-misspelt is not noticed.
+Read by the front, the native Horde and the worker alike; a worker has no metrics of its own. These names are
+shared with other programs, so one that is misspelt is not noticed.
 
 | Variable | Default | Meaning |
 |---|---|---|"""

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import importlib.metadata
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from loguru import logger
 
 from horde.server import run_event_loop
-from horde.telemetry import configure_logging
+from horde.telemetry import configure_logging, shut_down_telemetry, start_telemetry
 from horde.worker.settings import SettingsError, WorkerSettings, load_settings
 
 __all__ = ["main"]
@@ -48,7 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return _EXIT_WRONG_SETTINGS
     configure_logging(_SERVICE_NAME, level=settings.log_level, log_format=settings.log_format)
-    return run_event_loop(lambda: _run(settings))
+    # Metrics are the Horde's and the model server's; a worker exports its calls and its log.
+    version = importlib.metadata.version("horde-oai")
+    if start_telemetry(_SERVICE_NAME, version, views=(), log_level=settings.log_level):
+        from horde.telemetry_spans import instrument_client  # noqa: PLC0415 - costs a good part of a second
+
+        instrument_client()
+    try:
+        return run_event_loop(lambda: _run(settings))
+    finally:
+        shut_down_telemetry()
 
 
 async def _run(settings: WorkerSettings) -> int:
