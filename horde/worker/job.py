@@ -289,7 +289,9 @@ class JobRunner:
         if sum(len(text.encode()) for text in texts) > _MAX_REPLY_BYTES:
             logger.warning("Job {}: the reply is larger than the Horde takes.", job.id)
             return True
-        if job.payload.response_format is None or finish_reason is ChatFinishReason.LENGTH:
+        if job.payload.response_format is None or message.get("tool_calls"):
+            return False  # A format is for the final text (FMT-7).
+        if finish_reason is ChatFinishReason.LENGTH:
             return False  # A reply cut at its limit says so; its client sees what is there.
         if await asyncio.to_thread(breaks_strict_schema, job.payload.response_format, texts[0]):
             logger.warning("Job {}: the reply does not satisfy the schema asked for.", job.id)

@@ -12,7 +12,7 @@ import orjson
 
 from horde.chat_contract import find_schema_excess
 
-__all__ = ["breaks_strict_schema"]
+__all__ = ["breaks_strict_schema", "satisfies"]
 
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=100_000,
@@ -40,15 +40,25 @@ def breaks_strict_schema(response_format: Mapping[str, Any] | None, content: str
         return False
     try:
         document = orjson.loads(content)
-        schema = wanted.get("schema")
-        if find_schema_excess(schema) is not None:
-            return True
-        validator = jsonschema_rs.validator_for(
-            dict(schema) if isinstance(schema, Mapping) else {},
-            retriever=_refuse_reference,
-            pattern_options=_PATTERNS,
-        )
-        return not validator.is_valid(document)
-    except (ValueError, LookupError, jsonschema_rs.ReferencingError):
-        # Not JSON, or a schema that cannot be checked: nothing is claimed that was not proven.
+    except orjson.JSONDecodeError:
         return True
+    schema = wanted.get("schema")
+    return not satisfies(schema if isinstance(schema, Mapping) else {}, document)
+
+
+def satisfies(schema: Mapping[str, Any], document: object) -> bool:
+    """Return whether a document satisfies a schema; false for a schema that cannot be checked: nothing is claimed then.
+
+    May take time for a large schema: call it in a thread.
+
+    Args:
+        schema: A client's schema.
+        document: Any JSON value.
+    """
+    try:
+        if find_schema_excess(schema) is not None:
+            return False
+        validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_reference, pattern_options=_PATTERNS)
+        return validator.is_valid(document)
+    except (ValueError, LookupError, jsonschema_rs.ReferencingError):
+        return False

@@ -1,13 +1,14 @@
 """An unmodified OpenAI client talks to a Horde with a real model."""
 
 import asyncio
+import json
 import re
 
 import aiohttp
 import openai
 import pytest
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageFunctionToolCall
 
 from tests.support.waiting import WaitUntil
 from tests.support.whole_horde import WholeHorde
@@ -139,3 +140,43 @@ async def test_a_key_that_nobody_has_is_refused(whole_horde: WholeHorde) -> None
                 model="SmolLM2-135M-Instruct",
                 messages=[{"role": "user", "content": "Hi"}],
             )
+
+
+@pytest.mark.rule("CNF-3", "TOO-11", "TOO-19")
+async def test_a_forced_function_is_called_by_a_model_without_tools(whole_horde: WholeHorde) -> None:
+    parameters: dict[str, object] = {
+        "type": "object",
+        "properties": {"unit": {"enum": ["celsius"]}},
+        "required": ["unit"],
+    }
+    async with client_of(whole_horde) as client:
+        reply = await client.chat.completions.create(
+            model=whole_horde.printed("model"),
+            messages=[{"role": "user", "content": "How warm is it?"}],
+            tools=[{"type": "function", "function": {"name": "weather", "parameters": parameters}}],
+            tool_choice={"type": "function", "function": {"name": "weather"}},
+            max_tokens=100,
+        )
+    message = reply.choices[0].message
+    assert message.content is None
+    assert message.tool_calls
+    assert isinstance(message.tool_calls[0], ChatCompletionMessageFunctionToolCall)
+    assert json.loads(message.tool_calls[0].function.arguments) == {"unit": "celsius"}
+
+
+@pytest.mark.rule("CNF-4", "FMT-11")
+async def test_a_strict_schema_is_satisfied_by_a_small_model(whole_horde: WholeHorde) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"sky": {"type": "string", "enum": ["clear", "grey"]}},
+        "required": ["sky"],
+        "additionalProperties": False,
+    }
+    async with client_of(whole_horde) as client:
+        reply = await client.chat.completions.create(
+            model=whole_horde.printed("model"),
+            messages=[{"role": "user", "content": "What is the sky like?"}],
+            response_format={"type": "json_schema", "json_schema": {"name": "sky", "strict": True, "schema": schema}},
+            max_tokens=100,
+        )
+    assert json.loads(reply.choices[0].message.content or "")["sky"] in {"clear", "grey"}

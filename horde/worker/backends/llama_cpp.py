@@ -1,7 +1,7 @@
 """The profile of llama.cpp's server: slots, exact prompt counts, every sampler, formats by grammar.
 
 What it declares beyond the model list: the seed and both penalties, which llama.cpp applies to any model, and JSON
-formats when a schema was seen to be enforced while probing. Tools are not declared.
+formats and tools when a schema and a forced call were seen to be enforced while probing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,14 +10,17 @@ from typing import Any, Final
 
 import aiohttp
 import orjson
-from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatJobPayload
+from horde_sdk.generation_parameters.text.chat_limits import CHAT_SAMPLING_DEFAULTS
+from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatJobPayload, ChatToolStrategy
 
 from horde.worker.backends.base import (
     BackendError,
     BackendProfile,
     BackendUnavailableError,
+    GenerationFinished,
     PromptOverflowError,
     TextDelta,
+    ToolCall,
 )
 from horde.worker.backends.openai_compatible import BackendLocation, OpenAICompatibleBackend, public_model_name
 from horde.worker.backends.reply_chunks import ReplyAssembler
@@ -39,6 +42,26 @@ _NEUTRAL_SAMPLERS: Final = {
 
 _PROBE_SCHEMA: Final = {"type": "string", "enum": ["probed"]}
 _PROBE_TOKENS: Final = 16
+
+_PROBE_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {"value": {"type": "string", "enum": ["probed"]}},
+    "required": ["value"],
+    "additionalProperties": False,
+}
+_PROBE_JOB: Final = {
+    "chat": True,
+    "payload": {
+        **CHAT_SAMPLING_DEFAULTS,
+        "temperature": 0.0,
+        "messages": [{"role": "user", "content": "Tell me about the sea."}],
+        "max_length": 64,
+        "max_context_length": 2**31,
+        "tools": [{"type": "function", "function": {"name": "probe", "parameters": _PROBE_PARAMETERS}}],
+        "tool_choice": "required",
+    },
+}
+"""A job whose only reply is a call that no model makes by itself."""
 
 type _Count = Callable[[dict[str, Any]], Awaitable[int]]
 
@@ -79,6 +102,7 @@ class LlamaCppBackend(OpenAICompatibleBackend):
         slots = _positive(props.get("total_slots"))
         counts = await self._probe_counting()
         enforces = await self._probe_schema()
+        calls = self._tools_by_grammar = enforces and await self._probe_tools()
         return BackendProfile(
             kind="llama.cpp server",
             model_name=name,
@@ -92,21 +116,25 @@ class LlamaCppBackend(OpenAICompatibleBackend):
                 constrains_json_object=enforces,
                 constrains_json_schema=enforces,
                 faults_on_unbuildable_schema=enforces,
+                renders_tools=calls,
+                tool_strategy=ChatToolStrategy.GRAMMAR if calls else ChatToolStrategy.NONE,
+                serves_tools_with_response_format=calls,
                 refuses_prompt_overflow=True,
             ),
             findings=(
                 f"serves {name} with {slots} slots of {window} tokens",
                 "seed and penalties: llama.cpp applies them to every model",
                 f"JSON formats: a schema was {'' if enforces else 'not '}enforced when tried",
+                f"tools: a forced call {'came as the grammar had it' if calls else 'did not come'} when tried",
                 f"prompts are counted by {'the tokenizer of the server' if counts else 'their bytes'}",
             ),
         )
 
-    async def _check_prompt(self, job: ChatJobPayload, prompt_limit: int) -> None:
+    async def _check_prompt(self, body: dict[str, Any], prompt_limit: int) -> None:
         if self._count is None:
-            await super()._check_prompt(job, prompt_limit)
+            await super()._check_prompt(body, prompt_limit)
             return
-        tokens = await self._count(self._build_body(job))
+        tokens = await self._count(body)
         if tokens > prompt_limit:
             raise PromptOverflowError(f"The prompt takes {tokens} tokens, {prompt_limit} fit.")
 
@@ -170,6 +198,21 @@ class LlamaCppBackend(OpenAICompatibleBackend):
             raise
         except (BackendError, orjson.JSONDecodeError):
             return False
+
+    async def _probe_tools(self) -> bool:
+        """Force a call that no model would make unasked, by the way that jobs take, and see whether it comes."""
+        self._tools_by_grammar = True
+        call: ToolCall | None = None
+        try:
+            async with aclosing(self.generate(ChatJobPayload.from_pop(_PROBE_JOB), prompt_limit=2**31)) as events:
+                async for event in events:
+                    if isinstance(event, GenerationFinished) and event.tool_calls:
+                        call = event.tool_calls[0]
+        except BackendUnavailableError:
+            raise
+        except BackendError:
+            return False
+        return call is not None and call.name == "probe" and orjson.loads(call.arguments) == {"value": "probed"}
 
 
 def _positive(value: object) -> int | None:

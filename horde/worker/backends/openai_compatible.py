@@ -4,27 +4,32 @@ Nothing is taken for granted but the two routes ``/models`` and ``/chat/completi
 what fits is judged by bytes. Profiles of known servers extend this class.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import aiohttp
 import orjson
-from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatJobPayload
+from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatFinishReason, ChatJobPayload
 
 from horde.worker.backends.base import (
     BackendError,
     BackendProfile,
     BackendUnavailableError,
     GenerationEvent,
+    GenerationFinished,
     PromptOverflowError,
+    TextDelta,
     UnbuildableGrammarError,
 )
 from horde.worker.backends.event_stream import EventStreamError, EventStreamParser
 from horde.worker.backends.reply_chunks import ReplyAssembler
 from horde.worker.payloads import JSON_HEADERS, json_payload
 from horde.worker.prompt_bound import prompt_token_bound
+from horde.worker.tool_grammar import ToolGrammar, involves_tools
+from horde.worker.tool_reply import read_tool_reply
 
 __all__ = ["BackendLocation", "OpenAICompatibleBackend", "create_backend_session", "public_model_name"]
 
@@ -100,6 +105,8 @@ class OpenAICompatibleBackend:
         self._session = session
         self._location = location
         self._served_model: str | None = location.model
+        self._tools_by_grammar = False
+        """Proven by a probe: the server holds a reply to a schema, so that the worker can make it call tools."""
 
     async def probe(self) -> BackendProfile:
         """Read the model list.
@@ -122,10 +129,25 @@ class OpenAICompatibleBackend:
 
     async def generate(self, job: ChatJobPayload, *, prompt_limit: int) -> AsyncGenerator[GenerationEvent]:
         """Generate one reply; see :class:`horde.worker.backends.base.ChatBackend`."""
-        await self._check_prompt(job, prompt_limit)
+        body = self._build_body(job)
+        if not (self._tools_by_grammar and involves_tools(job)):
+            await self._check_prompt(body, prompt_limit)
+            async with aclosing(self._complete(body)) as events:
+                async for event in events:
+                    yield event
+            return
+        grammar = ToolGrammar(job)
+        _put_tools(body, grammar)
+        await self._check_prompt(body, prompt_limit)
+        async with aclosing(_read_tools(self._complete(body), grammar)) as events:
+            async for event in events:
+                yield event
+
+    async def _complete(self, body: dict[str, Any]) -> AsyncGenerator[GenerationEvent]:
+        """Stream one completion as events."""
         assembler = ReplyAssembler()
-        constrained = job.response_format is not None or bool(job.tools)
-        async with aclosing(self._stream(self._build_body(job), constrained=constrained)) as stream:
+        constrained = "response_format" in body or "tools" in body
+        async with aclosing(self._stream(body, constrained=constrained)) as stream:
             async for data in stream:
                 for event in assembler.feed(data):
                     yield event
@@ -134,13 +156,13 @@ class OpenAICompatibleBackend:
         for event in assembler.finish():
             yield event
 
-    async def _check_prompt(self, job: ChatJobPayload, prompt_limit: int) -> None:
-        """Refuse a prompt that may not fit.
+    async def _check_prompt(self, body: dict[str, Any], prompt_limit: int) -> None:
+        """Refuse a prompt that may not fit, with whatever the worker put into it.
 
         Raises:
             PromptOverflowError: It may not.
         """
-        bound = prompt_token_bound(job.messages)
+        bound = prompt_token_bound(body["messages"])
         if bound > prompt_limit:
             raise PromptOverflowError(f"The prompt may take {bound} tokens, {prompt_limit} fit.")
 
@@ -243,6 +265,41 @@ class OpenAICompatibleBackend:
             raise _unreachable(self._location.base_url, error) from error
         except EventStreamError as error:
             raise BackendError(str(error)) from error
+
+
+def _put_tools(body: dict[str, Any], grammar: ToolGrammar) -> None:
+    """Turn a job's tools into a prompt and a format; the server sees no tools of its own."""
+    body["messages"] = grammar.messages()
+    response_format = grammar.response_format()
+    if response_format is not None:
+        body["response_format"] = response_format
+
+
+async def _read_tools(events: AsyncGenerator[GenerationEvent], grammar: ToolGrammar) -> AsyncGenerator[GenerationEvent]:
+    """Take the document of a job with tools apart once it is whole; reasoning is passed on as it comes.
+
+    Raises:
+        ToolViolationError: It is none that the tools allow.
+    """
+    if not grammar.has_tools:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+        return
+    texts: list[str] = []
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, TextDelta):
+                texts.append(event.text)
+            elif isinstance(event, GenerationFinished):
+                cut = event.finish_reason is ChatFinishReason.LENGTH
+                reply = await asyncio.to_thread(read_tool_reply, grammar, "".join(texts), cut=cut)
+                if reply.content:
+                    yield TextDelta(reply.content)
+                called = ChatFinishReason.TOOL_CALLS if reply.calls else ChatFinishReason.STOP
+                yield replace(event, finish_reason=event.finish_reason if cut else called, tool_calls=reply.calls)
+            else:
+                yield event
 
 
 async def _read_events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from horde_sdk.worker.chat_declaration import ChatFinishReason, ChatJobPayload
+from horde_sdk.worker.chat_declaration import ChatFinishReason, ChatJobPayload, ChatToolStrategy
 
 from horde.worker.backends import recognise_backend
 from horde.worker.backends.base import (
@@ -147,6 +147,56 @@ async def test_a_json_object_is_one(backend: ChatBackend) -> None:
     assert text.startswith("{")
     if finished.finish_reason is ChatFinishReason.STOP:
         assert isinstance(orjson.loads(text), dict)
+
+
+def weather_tool(**function: Any) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 24}, "unit": {"$ref": "#/$defs/unit"}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+        "$defs": {"unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+    }
+    return {"type": "function", "function": {"name": "weather", "parameters": parameters, **function}}
+
+
+@pytest.mark.rule("CNF-3", "WRK-7", "WRK-8")
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_forced_call_comes_from_a_model_that_knows_nothing_of_tools(backend: ChatBackend, seed: int) -> None:
+    text, finished = await reply_of(
+        backend,
+        "Weather in Paris?",
+        max_length=128,
+        seed=seed,
+        tools=[weather_tool(strict=True)],
+        tool_choice="required",
+    )
+    [call] = finished.tool_calls
+    assert (text, call.name, finished.finish_reason) == ("", "weather", ChatFinishReason.TOOL_CALLS)
+    assert orjson.loads(call.arguments)["unit"] in {"celsius", "fahrenheit"}
+
+
+@pytest.mark.rule("FMT-7", "TOO-17")
+async def test_after_a_call_was_answered_the_model_answers_in_the_format_or_calls_again(backend: ChatBackend) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Paris"}'}}
+    text, finished = await reply_of(
+        backend,
+        max_length=200,
+        tools=[weather_tool()],
+        response_format=schema_format(COLOUR),
+        messages=[
+            {"role": "user", "content": "Weather in Paris?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+        ],
+    )
+    assert finished.tool_calls or orjson.loads(text).keys() == {"colour", "count"}
+
+
+@pytest.mark.rule("WRK-7")
+async def test_probing_proves_that_tools_are_enforced(backend: ChatBackend) -> None:
+    facts = (await backend.probe()).facts
+    assert (facts.renders_tools, facts.tool_strategy) == (True, ChatToolStrategy.GRAMMAR)
 
 
 @pytest.mark.rule("WRK-4")
