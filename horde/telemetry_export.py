@@ -6,7 +6,9 @@ and never answers, delays no request. The exit waits for it a bounded time
 (:func:`horde.telemetry.shut_down_telemetry`).
 """
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +41,9 @@ _SEVERITIES: Final = (
 )
 _OWN_LOGGERS: Final = ("opentelemetry", "urllib3", "requests", "logfire")
 """What says that an export failed is not exported: each failure would make the next."""
+
+_sinks: Final[list[int]] = []
+"""The handlers added to Loguru, which end with the export."""
 
 
 def configure_export(
@@ -80,23 +85,32 @@ def add_log_export(service: str, level: str) -> None:
         level: Lowest level sent, a Loguru level name.
     """
     exported = get_logger(service)
+    # What the SDK has to say while it takes a record, such as that its queue is full, cannot be logged: Loguru would
+    # wait for itself.
+    handing_over = threading.local()
 
     def export(message: "Message") -> None:
         record = message.record
         attributes = {name: _attribute(value) for name, value in record["extra"].items() if value is not None}
         if record["exception"] is not None and record["exception"].type is not None:
             attributes["exception.type"] = record["exception"].type.__qualname__
-        exported.emit(
-            LogRecord(
-                timestamp=round(record["time"].timestamp() * _NANOSECONDS),
-                severity_text=record["level"].name,
-                severity_number=next((known for least, known in _SEVERITIES if record["level"].no >= least), None),
-                body=record["message"],
-                attributes=attributes,
+        handing_over.active = True
+        try:
+            exported.emit(
+                LogRecord(
+                    timestamp=round(record["time"].timestamp() * _NANOSECONDS),
+                    severity_text=record["level"].name,
+                    severity_number=next((known for least, known in _SEVERITIES if record["level"].no >= least), None),
+                    body=record["message"],
+                    attributes=attributes,
+                )
             )
-        )
+        finally:
+            handing_over.active = False
 
-    logger.add(
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda _record: not getattr(handing_over, "active", False))
+    sink = logger.add(
         export,
         level=level,
         format="{message}",
@@ -104,6 +118,7 @@ def add_log_export(service: str, level: str) -> None:
         backtrace=False,
         diagnose=False,
     )
+    _sinks.append(sink)
 
 
 def _attribute(value: object) -> str | bool | int | float:
@@ -111,6 +126,10 @@ def _attribute(value: object) -> str | bool | int | float:
 
 
 def shutdowns() -> list[Callable[[], object]]:
-    """Return what flushes and stops each provider; each may wait for a collector."""
+    """End the export of log records, and return what flushes and stops each provider; each may wait for a collector."""
+    while _sinks:
+        logger.remove(_sinks.pop())
+    # The SDK stops itself once more at the exit, and would warn of it.
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
     providers = (trace.get_tracer_provider(), metrics.get_meter_provider(), get_logger_provider())
     return [shutdown for provider in providers if callable(shutdown := getattr(provider, "shutdown", None))]

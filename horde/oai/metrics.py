@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 
 from horde.metrics import BUCKETS_REQUEST_LIFECYCLE_SECONDS, BUCKETS_SECONDS
 from horde.oai.cancel import CancelOutcome
+from horde.oai.errors import FrontCode
 from horde.oai.horde_client import CallOutcome, CallType
 from horde.oai.relay import RelayOutcome
 
@@ -88,6 +89,17 @@ class FrontMetrics:
         """Begin rare counters at 0: a rate does not see an increase from nothing to 1."""
         for rare in (self._unknown, self._retry_hints, self._relayed):
             rare.add(0)
+        self._stream_failures.add(0, {"horde.code": FrontCode.INTERNAL.value})
+        for streamed in (True, False):
+            self._errors.add(
+                0,
+                {
+                    "horde.status_code": 500,
+                    "horde.code": FrontCode.INTERNAL.value,
+                    "horde.streamed": streamed,
+                    "horde.reason": "",
+                },
+            )
         for claimed in (True, False):
             self._recoveries.add(0, {"horde.existing_claim": claimed})
         for outcome in CancelOutcome:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -276,3 +277,31 @@ async def test_a_front_without_telemetry_loads_nothing_of_it() -> None:
     async with asyncio.timeout(60):
         told, _ = await process.communicate()
     assert told == b"False []\n"
+
+
+async def test_a_collector_that_is_away_is_told_of_in_the_log_and_never_by_a_traceback() -> None:
+    settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BLRP_MAX_QUEUE_SIZE": "4"}
+    async with (
+        scripted_horde() as horde,
+        running_front(horde.url, OTEL_BLRP_MAX_EXPORT_BATCH_SIZE="2", HORDE_OAI_LOG_LEVEL="DEBUG", **settings) as front,
+        aiohttp.ClientSession() as session,
+    ):
+        process, address = front
+        await wait_alive(session, address)
+        for _ in range(20):
+            await _chat(session, address, stream=False)
+        errors = await stop_front(process)
+    assert errors.count("Chat request ") == 20
+    assert "Traceback" not in errors
+    assert "Logging error" not in errors
+
+
+def test_a_record_of_the_standard_library_is_logged_at_the_place_that_logged_it() -> None:
+    code = (
+        "import logging; from loguru import logger; from horde.telemetry import configure_logging;"
+        "configure_logging('x'); names = []; logger.add(lambda message: names.append(message.record['name']));"
+        "call = compile('log.warning(1)', 'caller.py', 'exec');"
+        "exec(call, {'log': logging.getLogger('a'), '__name__': 'd'}); print(names)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "['d']\n"
