@@ -3,6 +3,7 @@
 * Each completion takes the next script of :attr:`ScriptedModel.scripts`, or the last one again when none is left.
 * A script is a list of steps, played in order; after the last step the stream ends with ``[DONE]`` unless a
   :class:`Cut` ended it before.
+* What a worker asks while it probes is no completion of a script's: :attr:`ScriptedModel.grammar` answers it.
 * Every request body is recorded, and how many streams are open is known: a client that leaves closes its stream.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from starlette.applications import Starlette
@@ -18,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+
+from horde.worker.backends.probes import PROBE_QUESTION
 
 __all__ = ["Cut", "Fail", "Finish", "Raw", "Reason", "Say", "ScriptedModel", "Stall", "Step", "tokens"]
 
@@ -96,6 +99,8 @@ class ScriptedModel:
         headers: Headers of the last call.
         open_streams: Streams that are being played.
         listed: How often the model list was read.
+        grammar: What it does with a schema: ``enforces`` it, ``ignores`` it or ``refuses`` it with 400.
+        probes: How many probes it answered.
         available: False answers 503 to everything.
     """
 
@@ -106,6 +111,8 @@ class ScriptedModel:
     headers: dict[str, str] = field(default_factory=dict)
     open_streams: int = 0
     listed: int = 0
+    grammar: Literal["enforces", "ignores", "refuses"] = "ignores"
+    probes: int = 0
     available: bool = True
 
     def play(self, *scripts: Sequence[Step]) -> None:
@@ -131,13 +138,29 @@ class ScriptedModel:
 
     async def _complete(self, request: Request) -> "Response | _ScriptedStream":
         self.headers = dict(request.headers)
-        self.bodies.append(orjson.loads(await request.body()))
+        body = orjson.loads(await request.body())
+        if self.available and any(each["content"] == PROBE_QUESTION for each in body.get("messages", ())):
+            return self._answer_probe(body)
+        self.bodies.append(body)
         if not self.available:
             return _error(503, "unavailable")
         script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]
         if script and isinstance(script[0], Fail):
             return _error(script[0].status, script[0].kind)
         return _ScriptedStream(self, script)
+
+    def _answer_probe(self, body: dict[str, Any]) -> "Response | _ScriptedStream":
+        self.probes += 1
+        if self.grammar == "refuses":
+            return _error(400, "invalid_request_error")
+        if self.grammar == "ignores":
+            return _ScriptedStream(self, tokens("The sea is wide."))
+        wanted = body["response_format"]["json_schema"]["schema"]["properties"]
+        document: dict[str, Any] = {"value": "probed"}
+        call = {"name": "probe", "arguments": document}
+        return _ScriptedStream(
+            self, [Say(orjson.dumps(call if "arguments" in wanted else document).decode()), Finish()]
+        )
 
 
 class _ScriptedStream:

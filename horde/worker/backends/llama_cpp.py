@@ -5,25 +5,18 @@ formats and tools when a schema and a forced call were seen to be enforced while
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from typing import Any, Final
 
 import aiohttp
-import orjson
-from horde_sdk.generation_parameters.text.chat_limits import CHAT_SAMPLING_DEFAULTS
 from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatJobPayload, ChatToolStrategy
 
 from horde.worker.backends.base import (
     BackendError,
     BackendProfile,
     BackendUnavailableError,
-    GenerationFinished,
     PromptOverflowError,
-    TextDelta,
-    ToolCall,
 )
 from horde.worker.backends.openai_compatible import BackendLocation, OpenAICompatibleBackend, public_model_name
-from horde.worker.backends.reply_chunks import ReplyAssembler
 
 __all__ = ["LlamaCppBackend"]
 
@@ -39,29 +32,6 @@ _NEUTRAL_SAMPLERS: Final = {
     "xtc_probability": 0.0,
 }
 """Samplers that the Horde has no word for. Options of the server's command line never apply to a job."""
-
-_PROBE_SCHEMA: Final = {"type": "string", "enum": ["probed"]}
-_PROBE_TOKENS: Final = 16
-
-_PROBE_PARAMETERS: Final = {
-    "type": "object",
-    "properties": {"value": {"type": "string", "enum": ["probed"]}},
-    "required": ["value"],
-    "additionalProperties": False,
-}
-_PROBE_JOB: Final = {
-    "chat": True,
-    "payload": {
-        **CHAT_SAMPLING_DEFAULTS,
-        "temperature": 0.0,
-        "messages": [{"role": "user", "content": "Tell me about the sea."}],
-        "max_length": 64,
-        "max_context_length": 2**31,
-        "tools": [{"type": "function", "function": {"name": "probe", "parameters": _PROBE_PARAMETERS}}],
-        "tool_choice": "required",
-    },
-}
-"""A job whose only reply is a call that no model makes by itself."""
 
 type _Count = Callable[[dict[str, Any]], Awaitable[int]]
 
@@ -101,8 +71,7 @@ class LlamaCppBackend(OpenAICompatibleBackend):
         window = _positive(settings.get("n_ctx")) if isinstance(settings, dict) else None
         slots = _positive(props.get("total_slots"))
         counts = await self._probe_counting()
-        enforces = await self._probe_schema()
-        calls = self._tools_by_grammar = enforces and await self._probe_tools()
+        enforces, calls = await self._probe_grammar()
         return BackendProfile(
             kind="llama.cpp server",
             model_name=name,
@@ -175,44 +144,6 @@ class LlamaCppBackend(OpenAICompatibleBackend):
             return True
         self._count = None
         return False
-
-    async def _probe_schema(self) -> bool:
-        """Ask for a document that no model would write unasked and see whether it comes."""
-        schema = {"name": "probe", "strict": True, "schema": _PROBE_SCHEMA}
-        body = {
-            "model": self._served_model,
-            "messages": [{"role": "user", "content": "Tell me about the sea."}],
-            "max_tokens": _PROBE_TOKENS,
-            "temperature": 0.0,
-            "response_format": {"type": "json_schema", "json_schema": schema},
-            "stream": True,
-        }
-        assembler = ReplyAssembler()
-        content = ""
-        try:
-            async with aclosing(self._stream(body, constrained=True)) as stream:
-                async for data in stream:
-                    content += "".join(event.text for event in assembler.feed(data) if isinstance(event, TextDelta))
-            return bool(orjson.loads(content) == "probed")
-        except BackendUnavailableError:
-            raise
-        except (BackendError, orjson.JSONDecodeError):
-            return False
-
-    async def _probe_tools(self) -> bool:
-        """Force a call that no model would make unasked, by the way that jobs take, and see whether it comes."""
-        self._tools_by_grammar = True
-        call: ToolCall | None = None
-        try:
-            async with aclosing(self.generate(ChatJobPayload.from_pop(_PROBE_JOB), prompt_limit=2**31)) as events:
-                async for event in events:
-                    if isinstance(event, GenerationFinished) and event.tool_calls:
-                        call = event.tool_calls[0]
-        except BackendUnavailableError:
-            raise
-        except BackendError:
-            return False
-        return call is not None and call.name == "probe" and orjson.loads(call.arguments) == {"value": "probed"}
 
 
 def _positive(value: object) -> int | None:

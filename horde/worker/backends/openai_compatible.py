@@ -1,18 +1,20 @@
 """Any server that speaks OpenAI's chat completions, streamed.
 
-Nothing is taken for granted but the two routes ``/models`` and ``/chat/completions``: no feature is declared, and
-what fits is judged by bytes. Profiles of known servers extend this class.
+Nothing is taken for granted but the two routes ``/models`` and ``/chat/completions``: JSON formats and tools are
+declared when a schema and a forced call were seen to be enforced while probing, nothing else is, and what fits is
+judged by bytes. Profiles of known servers extend this class.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
 import orjson
-from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatFinishReason, ChatJobPayload
+from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatFinishReason, ChatJobPayload, ChatToolStrategy
 
 from horde.worker.backends.base import (
     BackendError,
@@ -25,6 +27,7 @@ from horde.worker.backends.base import (
     UnbuildableGrammarError,
 )
 from horde.worker.backends.event_stream import EventStreamError, EventStreamParser
+from horde.worker.backends.probes import enforces_schema, forces_calls
 from horde.worker.backends.reply_chunks import ReplyAssembler
 from horde.worker.payloads import JSON_HEADERS, json_payload
 from horde.worker.prompt_bound import prompt_token_bound
@@ -39,6 +42,9 @@ _ROUTE_SECONDS: Final = 30.0
 
 _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Bound of an answer that is no stream: a model list, a chat template, tokens of a prompt."""
+
+_UNLIMITED: Final = 2**31
+"""Prompt limit of a probe, which is short."""
 
 _MAX_MODEL_NAME_CHARACTERS: Final = 100
 
@@ -109,7 +115,7 @@ class OpenAICompatibleBackend:
         """Proven by a probe: the server holds a reply to a schema, so that the worker can make it call tools."""
 
     async def probe(self) -> BackendProfile:
-        """Read the model list.
+        """Read the model list, then try a schema and a forced call.
 
         Raises:
             BackendError: The server cannot be reached, or lists no model.
@@ -117,14 +123,28 @@ class OpenAICompatibleBackend:
         card = await self._read_model_card()
         window = card.get("max_model_len")
         name = public_model_name(self._served_model or "")
+        enforces, calls = await self._probe_grammar()
         return BackendProfile(
             kind="OpenAI-compatible server",
             model_name=name,
             window=window if isinstance(window, int) and window > 0 else None,
             slots=None,
             counts_prompts=False,
-            facts=ChatBackendFacts(refuses_prompt_overflow=True),
-            findings=(f"serves {name}", "no known kind of server: no feature is taken for granted"),
+            facts=ChatBackendFacts(
+                constrains_json_object=enforces,
+                constrains_json_schema=enforces,
+                faults_on_unbuildable_schema=enforces,
+                renders_tools=calls,
+                tool_strategy=ChatToolStrategy.GRAMMAR if calls else ChatToolStrategy.NONE,
+                serves_tools_with_response_format=calls,
+                refuses_prompt_overflow=True,
+            ),
+            findings=(
+                f"serves {name}",
+                "no known kind of server: no seed and no penalty is taken for granted",
+                f"JSON formats: a schema was {'' if enforces else 'not '}enforced when tried",
+                f"tools: a forced call {'came as the grammar had it' if calls else 'did not come'} when tried",
+            ),
         )
 
     async def generate(self, job: ChatJobPayload, *, prompt_limit: int) -> AsyncGenerator[GenerationEvent]:
@@ -142,6 +162,14 @@ class OpenAICompatibleBackend:
         async with aclosing(_read_tools(self._complete(body), grammar)) as events:
             async for event in events:
                 yield event
+
+    async def _probe_grammar(self) -> tuple[bool, bool]:
+        """Return whether a schema and a forced call are enforced; jobs with tools are served by the latter from now."""
+        generate = partial(self.generate, prompt_limit=_UNLIMITED)
+        enforces = await enforces_schema(generate)
+        self._tools_by_grammar = enforces
+        self._tools_by_grammar = enforces and await forces_calls(generate)
+        return enforces, self._tools_by_grammar
 
     async def _complete(self, body: dict[str, Any]) -> AsyncGenerator[GenerationEvent]:
         """Stream one completion as events."""

@@ -1,6 +1,10 @@
 """A model server of unknown kind: what is asked of it and what is made of its answers."""
 
+from contextlib import aclosing
+from typing import Literal
+
 import pytest
+from horde_sdk.worker.chat_declaration import ChatJobPayload
 
 from horde.worker.backends import recognise_backend
 from horde.worker.backends.base import BackendError, BackendUnavailableError
@@ -11,7 +15,9 @@ from horde.worker.backends.openai_compatible import (
     create_backend_session,
     public_model_name,
 )
-from tests.support.scripted_model import ScriptedModel
+from horde.worker.tool_reply import ToolViolationError
+from tests.support.scripted_model import ScriptedModel, tokens
+from tests.support.scripted_pops import chat_job
 from tests.support.serving import Served
 
 type Model = Served[ScriptedModel]
@@ -31,6 +37,38 @@ async def test_a_server_without_llama_cpps_routes_is_taken_for_no_more_than_it_i
         False,
     )
     assert not profile.facts.honours_seed
+
+
+@pytest.mark.rule("WRK-7", "CNF-3", "CNF-4")
+@pytest.mark.parametrize(("grammar", "proven"), [("enforces", True), ("ignores", False), ("refuses", False)])
+async def test_formats_and_tools_are_declared_by_what_the_server_did(
+    model: Model,
+    grammar: Literal["enforces", "ignores", "refuses"],
+    proven: bool,  # noqa: FBT001 - a table
+) -> None:
+    model.server.grammar = grammar
+    location = BackendLocation(base_url=model.url)
+    async with create_backend_session(location) as session:
+        facts = (await (await recognise_backend(session, location)).probe()).facts
+    assert (facts.constrains_json_schema, facts.renders_tools) == (proven, proven)
+    assert model.server.probes == (2 if proven else 1)
+
+
+@pytest.mark.rule("WRK-4", "TOO-17")
+async def test_a_grammar_that_a_server_forgets_later_is_a_tool_violation(model: Model) -> None:
+    model.server.grammar = "enforces"
+    model.server.play(tokens("It is sunny."))
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    job = ChatJobPayload.from_pop(chat_job(tools=tools, tool_choice="required"))
+    location = BackendLocation(base_url=model.url)
+    async with create_backend_session(location) as session:
+        backend = await recognise_backend(session, location)
+        await backend.probe()
+        with pytest.raises(ToolViolationError):
+            async with aclosing(backend.generate(job, prompt_limit=4000)) as events:
+                _ = [event async for event in events]
+    assert "tools" not in model.server.bodies[0]
+    assert model.server.bodies[0]["response_format"]["type"] == "json_schema"
 
 
 async def test_the_servers_key_is_sent_to_it_and_shown_to_nobody(model: Model) -> None:
