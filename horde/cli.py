@@ -40,6 +40,12 @@ def native(context: typer.Context) -> None:
 
 
 @app.command(context_settings=_PASSED_ON)
+def admin(context: typer.Context) -> None:
+    """Operate a native Horde: users, keys, kudos, workers, models, switches, the ledger's check."""
+    _run_program("horde.native.admin.cli", context)
+
+
+@app.command(context_settings=_PASSED_ON)
 def worker(context: typer.Context) -> None:
     """Share a model server with a Horde."""
     _run_program("horde.worker.__main__", context)

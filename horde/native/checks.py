@@ -22,6 +22,7 @@ from horde.chat_contract import (
 from horde.native.conformance import find_schema_fault
 from horde.native.context import ContextFit, ContextFitError, default_context_length, fit_context, lower_length
 from horde.native.db import reads
+from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode
 from horde.native.kudos import free_output_allowance, model_multiplier, price_cents, to_kudos
 from horde.native.payload import count_images, narrow_tools
@@ -33,6 +34,9 @@ __all__ = ["SUBMIT_CHECKS", "Check", "Draft", "Prospect"]
 
 _SCHEMA_SECONDS: Final = 5.0
 """Longest time the schemas of a request may take to compile."""
+
+_SWITCH_SECONDS: Final = 60
+"""When a client may look again whether what was switched off is on."""
 
 _CHAT_KEYS: Final = ("messages", "tools", "tool_choice", "parallel_tool_calls", "response_format")
 
@@ -162,6 +166,7 @@ async def check_known_models(state: NativeState, draft: Draft) -> None:
         if model not in known:
             message = unknown_model_message(model, f"models[{index}]")
             raise RefusalError(ReturnCode.UNKNOWN_CHAT_MODEL, message)
+    _refuse_switched_off(rows)
     draft.prospects = [
         Prospect(
             row["model"],
@@ -173,6 +178,19 @@ async def check_known_models(state: NativeState, draft: Draft) -> None:
         )
         for row in rows
     ]
+
+
+def _refuse_switched_off(rows: Sequence[Fields]) -> None:
+    """Refuse what an administrator has switched off: the whole Horde, chat requests, or a model (NAT-16)."""
+    later = {"Retry-After": str(_SWITCH_SECONDS)}
+    for row in rows:
+        if row["maintenance"]:
+            raise RefusalError(ReturnCode.MAINTENANCE_MODE, row["maintenance_message"], headers=later)
+        if not row["horde_admits"]:
+            raise RefusalError(ReturnCode.CHAT_ADMISSION_DISABLED, headers=later)
+        if not row["admits"]:
+            closed = f"This Horde takes no requests for the model '{row['model'][:128]}' at present."
+            raise RefusalError(ReturnCode.CHAT_ADMISSION_DISABLED, closed, headers=later)
 
 
 async def check_online_workers(_state: NativeState, draft: Draft) -> None:

@@ -295,9 +295,10 @@ class FaultBody(_WorkerBody):
 
 
 class MaintenanceBody(Shape):
-    """Body of ``PUT /api/v2/workers/{id}``."""
+    """Body of ``PUT /api/v2/workers/{id}``; the message is told to the worker."""
 
     maintenance: bool
+    message: Name | None = None
 
 
 def parse_body[Body: BaseModel](model: type[Body], raw: Mapping[str, Any]) -> Body:

@@ -99,7 +99,7 @@ ON CONFLICT (name) DO UPDATE SET
     tools_max_temperature = excluded.tools_max_temperature, threads = excluded.threads,
     bridge_agent = excluded.bridge_agent, last_seen_at = now()
     WHERE w.owner_id = excluded.owner_id
-RETURNING w.id, w.maintenance, w.tokens_per_second
+RETURNING w.id, w.maintenance, w.maintenance_message, w.tokens_per_second
 """
 """Heartbeat and declaration of a pop; makes the worker on its first. No row comes back for another owner's worker."""
 

@@ -21,7 +21,7 @@ __all__ = [
     "WORKER_OWNER",
 ]
 
-FIND_USER_BY_KEY = "SELECT id, name, trusted, moderator FROM users WHERE api_key_hash = $1"
+FIND_USER_BY_KEY = "SELECT id, name, trusted, moderator FROM users WHERE api_key_hash = $1 AND NOT disabled"
 """Whose key this is; keys are stored as hashes alone."""
 
 CREATE_USER = """
@@ -61,16 +61,19 @@ GROUP BY a.id, a.balance HAVING a.balance <> coalesce(sum(side.amount), 0) ORDER
 """The proof of the ledger: accounts whose balance is not the sum of their rows; none, ever."""
 
 READ_PROSPECTS = f"""
-SELECT listed.model, m.name IS NOT NULL AS known, m.parameters_billions, count(w.id) AS workers,
+SELECT listed.model, m.name IS NOT NULL AS known, m.admits, m.parameters_billions, count(w.id) AS workers,
        coalesce(sum(w.threads) FILTER (WHERE $2::text[] <@ w.features), 0)::bigint AS threads,
-       max(w.max_length) AS max_length, max(w.max_context_length) AS max_context_length
+       max(w.max_length) AS max_length, max(w.max_context_length) AS max_context_length,
+       (SELECT admits FROM horde_state) AS horde_admits, (SELECT maintenance FROM horde_state) AS maintenance,
+       (SELECT maintenance_message FROM horde_state) AS maintenance_message
 FROM unnest($1::text[]) WITH ORDINALITY AS listed (model, place)
 LEFT JOIN models m ON m.name = listed.model
 LEFT JOIN workers w ON w.model_id = listed.model AND {online("w")}
-GROUP BY listed.model, listed.place, m.name, m.parameters_billions
+GROUP BY listed.model, listed.place, m.name, m.admits, m.parameters_billions
 ORDER BY listed.place
 """
-"""What a submit has to know of each listed model: known, served, by how many, how large. One read for all checks."""
+"""What a submit has to know of each listed model: known, admitted, served, by how many, how large; and the switches of
+the whole Horde, so that a process notices them with its next submit. One read for all checks."""
 
 READ_STATUS = f"""
 SELECT r.id, r.state, r.estimate, r.charged, r.restarted, r.adjustments, r.fault_rc, r.fault_message, r.job_id,
@@ -138,7 +141,7 @@ FROM workers w WHERE {online("w")} GROUP BY w.model_id
 
 LIST_WORKERS = f"""
 SELECT w.id, w.name, w.model_id, w.threads, w.features, w.max_length, w.max_context_length, w.bridge_agent,
-       w.maintenance, w.tokens_per_second, u.name AS owner, u.trusted, {online("w")} AS online
+       w.maintenance, w.maintenance_message, w.tokens_per_second, u.name AS owner, u.trusted, {online("w")} AS online
 FROM workers w JOIN users u ON u.id = w.owner_id
 WHERE $1::uuid IS NULL OR w.id = $1 ORDER BY w.name LIMIT 10000
 """
@@ -147,7 +150,7 @@ WHERE $1::uuid IS NULL OR w.id = $1 ORDER BY w.name LIMIT 10000
 WORKER_OWNER = "SELECT owner_id FROM workers WHERE id = $1"
 """Whose worker this is."""
 
-SET_MAINTENANCE = "UPDATE workers SET maintenance = $2 WHERE id = $1"
+SET_MAINTENANCE = "UPDATE workers SET maintenance = $2, maintenance_message = $3 WHERE id = $1"
 """Withdraws a worker, or takes it back."""
 
 READ_STREAMED_BYTES = "SELECT streamed_ascii + streamed_wide FROM chat_jobs WHERE id = $1"

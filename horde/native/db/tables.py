@@ -58,6 +58,7 @@ metadata = MetaData(
 
 _NOW = text("now()")
 _FALSE = text("false")
+_TRUE = text("true")
 _ZERO = text("0")
 _EMPTY_TEXTS = text("'{}'::text[]")
 _EMPTY_IDS = text("'{}'::uuid[]")
@@ -92,6 +93,7 @@ users = Table(
     Column("trusted", Boolean, nullable=False, server_default=_FALSE),
     Column("moderator", Boolean, nullable=False, server_default=_FALSE),
     _moment("created_at", default=True),
+    Column("disabled", Boolean, nullable=False, server_default=_FALSE),
 )
 """Whoever submits requests or owns workers; a key is kept as its SHA-256 alone. User 0 is the anonymous user."""
 
@@ -134,6 +136,7 @@ models = Table(
     Column("name", Text, primary_key=True),
     Column("parameters_billions", Double),
     _moment("created_at", default=True),
+    Column("admits", Boolean, nullable=False, server_default=_TRUE),
 )
 """The models the Horde knows: added by hand, or by the first worker that declares one."""
 
@@ -155,6 +158,7 @@ workers = Table(
     Column("tokens_per_second", Double),
     _moment("last_seen_at", default=True),
     _moment("created_at", default=True),
+    Column("maintenance_message", Text),
 )
 """A worker and what it declared on its last pop; ``model_id`` is null when it takes no chat jobs."""
 
@@ -273,6 +277,9 @@ horde_state = Table(
     metadata,
     Column("id", SmallInteger, primary_key=True, autoincrement=False, server_default=text("1")),
     _moment("swept_at", default=True),
+    Column("maintenance", Boolean, nullable=False, server_default=_FALSE),
+    Column("maintenance_message", Text),
+    Column("admits", Boolean, nullable=False, server_default=_TRUE),
     CheckConstraint("id = 1", name="single"),
 )
-"""One row: when the sweeper last ran."""
+"""One row: when the sweeper last ran, and the switches of the whole Horde."""

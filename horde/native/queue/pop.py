@@ -44,13 +44,13 @@ async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.E
     """
     if user.is_anonymous:
         raise RefusalError(ReturnCode.ANON_FORBIDDEN_WORKER)
-    facts, in_maintenance = await _register(state, user, body)
+    facts, maintenance = await _register(state, user, body)
     if body.running is not None:
         await _release_lost_jobs(state, facts.id, body)
     if body.pop_id is not None and (answer := await _find_popped(state, facts, body.pop_id)) is not None:
         return answer
-    if in_maintenance:
-        raise RefusalError(ReturnCode.WORKER_MAINTENANCE)
+    if maintenance is not None:
+        raise RefusalError(ReturnCode.WORKER_MAINTENANCE, maintenance or None)
     if facts.model_id is None:
         return _empty(state, facts)
     with state.held_pops.hold(facts) as held:
@@ -65,8 +65,10 @@ def _empty(state: NativeState, facts: WorkerFacts) -> bytes:
     return orjson.dumps({"id": None, "skipped": state.queue.view.skipped(facts)})
 
 
-async def _register(state: NativeState, user: User, body: PopBody) -> tuple[WorkerFacts, bool]:
-    """Write the worker's declaration and heartbeat, and return what is known of it and whether it is in maintenance.
+async def _register(state: NativeState, user: User, body: PopBody) -> tuple[WorkerFacts, str | None]:
+    """Write the worker's declaration and heartbeat, and return what is known of it and why it is in maintenance.
+
+    The reason is None for a worker that is not, and empty for one whose owner gave none.
 
     A worker in maintenance gets nothing new, but still hears of the job that an earlier copy of the pop got.
     """
@@ -101,7 +103,7 @@ async def _register(state: NativeState, user: User, body: PopBody) -> tuple[Work
         trusted=user.trusted,
         fast=speed >= state.settings.slow_worker_tokens_per_second,
     )
-    return facts, row["maintenance"]
+    return facts, (row["maintenance_message"] or "") if row["maintenance"] else None
 
 
 async def _know_model(state: NativeState, model_id: str) -> None:

@@ -40,7 +40,7 @@ async def change_worker(request: Request) -> Response:
         raise RefusalError(ReturnCode.WORKER_NOT_FOUND)
     if owner != user.id and not user.moderator:
         raise RefusalError(ReturnCode.NOT_OWNER, "This worker belongs to another user.")
-    await pool.execute(reads.SET_MAINTENANCE, worker_id, body.maintenance)
+    await pool.execute(reads.SET_MAINTENANCE, worker_id, body.maintenance, body.message if body.maintenance else None)
     return json_answer(await _read(state_of(request), worker_id))
 
 
@@ -58,6 +58,7 @@ def _entry(row: Fields) -> dict[str, Any]:
         "type": "text",
         "online": row["online"],
         "maintenance_mode": row["maintenance"],
+        "maintenance_message": row["maintenance_message"],
         "trusted": row["trusted"],
         "owner": row["owner"],
         "models": [row["model_id"]] if row["model_id"] else [],
