@@ -10,10 +10,12 @@ from loguru import logger
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from horde.client_address import ClientAddresses
 from horde.native.db.engine import open_pool
 from horde.native.held_pops import HeldPops, listen_for_wakes
 from horde.native.http import EXCEPTION_HANDLERS
 from horde.native.publish import Publisher, create_redis
+from horde.native.rate_limits import SubmitLimiter
 from horde.native.routes import chat, jobs, models, status, users, workers
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
@@ -53,6 +55,8 @@ async def open_state(
             queue=QueueKeeper(pool, redis, settings.snapshot_seconds),
             users=UserDirectory(pool),
             stopping=stopping,
+            limiter=SubmitLimiter(redis),
+            addresses=ClientAddresses(settings.trusted_fronts),
         )
         state.metrics.observe(lambda: state.queue.view.loads, lambda: len(state.held_pops))
         await state.queue.refresh()

@@ -17,7 +17,7 @@ from horde.native.errors import NativeError, OutcomeUnknownError, RefusalError, 
 from horde.native.state import NativeState
 from horde.native.users import User
 
-__all__ = ["EXCEPTION_HANDLERS", "caller", "json_answer", "path_id", "read_json", "state_of"]
+__all__ = ["EXCEPTION_HANDLERS", "caller", "client_source", "json_answer", "path_id", "read_json", "state_of"]
 
 _JSON_HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 _SERVER_ERROR: Final = 500
@@ -36,6 +36,13 @@ def state_of(request: Request) -> NativeState:
     """Return the process's parts, which the lifespan put into the request's state."""
     state: NativeState = request.state.native
     return state
+
+
+def client_source(request: Request) -> str:
+    """Return what the client's address counts as; a trusted front names its own client's."""
+    peer = request.client.host if request.client else None
+    addresses = state_of(request).addresses
+    return addresses.source(addresses.read(peer, ",".join(request.headers.getlist("x-forwarded-for"))))
 
 
 async def caller(request: Request) -> User:

@@ -1,11 +1,12 @@
 """Settings of the Horde: environment variables ``HORDE_NATIVE_*``, read once at start (SET)."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from horde.telemetry import LogFormat
 
@@ -58,6 +59,19 @@ class NativeSettings(BaseSettings):
         default=True,
         description="Whether the first worker that declares a model makes it known to the Horde.",
     )
+    user_submits_per_minute: int = Field(
+        default=0, ge=0, le=60_000, description="Submits a key may send in a minute; 0 for no limit."
+    )
+    anonymous_submits_per_minute: int = Field(
+        default=0,
+        ge=0,
+        le=60_000,
+        description="Submits without a key that an address may send in a minute; 0 for no limit.",
+    )
+    trusted_fronts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Addresses and networks (CIDR), comma-separated, whose `X-Forwarded-For` is believed.",
+    )
     progress_interval_seconds: float = Field(
         default=1.0, gt=0, description="How often workers are asked to post progress."
     )
@@ -76,6 +90,22 @@ class NativeSettings(BaseSettings):
         ge=0,
         description="Time in which connections are still taken after a stop signal, for a balancer to notice.",
     )
+
+    @field_validator("trusted_fronts", mode="before")
+    @classmethod
+    def _split_list(cls, value: object) -> object:
+        """Read a comma-separated list."""
+        if isinstance(value, str):
+            return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        return value
+
+    @field_validator("trusted_fronts")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Require addresses or networks."""
+        for network in value:
+            ipaddress.ip_network(network, strict=False)
+        return value
 
     @classmethod
     def settings_customise_sources(

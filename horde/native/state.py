@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
+from horde.client_address import ClientAddresses
 from horde.native.db.engine import Pool
 from horde.native.held_pops import HeldPops
 from horde.native.metrics import NativeMetrics
 from horde.native.publish import Publisher
+from horde.native.rate_limits import SubmitLimiter
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
 from horde.native.users import UserDirectory
@@ -29,6 +31,8 @@ class NativeState:
         queue: The newest queue snapshot.
         users: Users by key.
         stopping: Set when the process has been told to stop.
+        limiter: Counts submits.
+        addresses: Reads whose call it is, behind trusted fronts.
         metrics: The instruments.
         known_models: Models this process has made known, so that each is written once.
     """
@@ -41,5 +45,7 @@ class NativeState:
     queue: QueueKeeper
     users: UserDirectory
     stopping: asyncio.Event
+    limiter: SubmitLimiter = field(default_factory=SubmitLimiter)
+    addresses: ClientAddresses = field(default_factory=lambda: ClientAddresses(()))
     metrics: NativeMetrics = field(default_factory=NativeMetrics)
     known_models: set[str] = field(default_factory=set)

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
+from horde.client_address import ClientAddresses
 from horde.oai.admission import InflightLimiter, InflightSlot
 from horde.oai.answers import send_error
 from horde.oai.api_document import docs_asset, docs_page, openapi_json
@@ -23,7 +24,6 @@ from horde.oai.background import BackgroundTasks
 from horde.oai.body import BodyReader
 from horde.oai.cancel import MAX_FAILED_CANCELS, Cancels
 from horde.oai.chat import chat_completions
-from horde.oai.client_address import ClientAddresses
 from horde.oai.drain import drain
 from horde.oai.errors import ChatFrontError
 from horde.oai.health import healthz, readyz

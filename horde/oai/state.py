@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from horde.client_address import ClientAddresses
 from horde.oai.admission import InflightLimiter
 from horde.oai.body import BodyReader
 from horde.oai.cancel import Cancels
-from horde.oai.client_address import ClientAddresses
 from horde.oai.horde_client import HordeClient
 from horde.oai.metrics import FrontMetrics
 from horde.oai.model_list import ModelCatalog

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from horde.client_address import ClientAddresses
 from horde.oai.answers import ClientStalledError, EventStream
-from horde.oai.client_address import ClientAddresses
 from horde.server import ServeOptions, bind_socket, run_event_loop, serve
 from tests.support.waiting import wait_until
 

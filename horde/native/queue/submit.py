@@ -44,7 +44,9 @@ class SubmitAnswer:
     body: Mapping[str, Any]
 
 
-async def submit_request(state: NativeState, user: User, raw: Mapping[str, Any], client_agent: str) -> SubmitAnswer:
+async def submit_request(
+    state: NativeState, user: User, raw: Mapping[str, Any], client_agent: str, *, source: str = ""
+) -> SubmitAnswer:
     """Take in a request, or find the one that an earlier copy of the call made.
 
     Args:
@@ -52,6 +54,7 @@ async def submit_request(state: NativeState, user: User, raw: Mapping[str, Any],
         user: Who submits.
         raw: The decoded body.
         client_agent: The ``Client-Agent`` header, kept for statistics.
+        source: What the client's address counts as; limits count the anonymous user by it.
 
     Raises:
         RefusalError: A check refused; nothing was written.
@@ -62,6 +65,10 @@ async def submit_request(state: NativeState, user: User, raw: Mapping[str, Any],
     digest = _body_digest(raw) if key is not None else None
     if key is not None and not dry_run and (found := await find_claim(state, user, key, digest)):
         return found
+    if user.is_anonymous:
+        await state.limiter.take(f"address:{source}", state.settings.anonymous_submits_per_minute)
+    else:
+        await state.limiter.take(f"user:{user.id}", state.settings.user_submits_per_minute)
     draft = Draft(raw, user)
     for check in SUBMIT_CHECKS:
         await check(state, draft)

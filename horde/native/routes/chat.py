@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from horde.native.errors import ReturnCode
-from horde.native.http import caller, json_answer, path_id, read_json, state_of
+from horde.native.http import caller, client_source, json_answer, path_id, read_json, state_of
 from horde.native.metrics import SubmitOutcome
 from horde.native.queue.cancel import cancel_operation, cancel_request
 from horde.native.queue.status import read_status
@@ -21,7 +21,8 @@ async def submit(request: Request) -> Response:
     """``POST /api/v2/generate/chat``."""
     user = await caller(request)
     body = await read_json(request)
-    answer = await submit_request(state_of(request), user, body, request.headers.get("client-agent", ""))
+    agent, source = request.headers.get("client-agent", ""), client_source(request)
+    answer = await submit_request(state_of(request), user, body, agent, source=source)
     state_of(request).metrics.submitted(_outcome(body, answer.status))
     return json_answer(answer.body, answer.status)
 

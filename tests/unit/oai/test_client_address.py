@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horde.oai.client_address import ClientAddresses
+from horde.client_address import ClientAddresses
 
 BEHIND_PROXIES = ClientAddresses(["10.0.0.0/8", "fd00::/8", "192.0.2.7"])
 
