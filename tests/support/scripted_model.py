@@ -100,6 +100,7 @@ class ScriptedModel:
         open_streams: Streams that are being played.
         listed: How often the model list was read.
         grammar: What it does with a schema: ``enforces`` it, ``ignores`` it or ``refuses`` it with 400.
+        answers: Answers of further routes, by path.
         probes: How many probes it answered.
         available: False answers 503 to everything.
     """
@@ -112,6 +113,7 @@ class ScriptedModel:
     open_streams: int = 0
     listed: int = 0
     grammar: Literal["enforces", "ignores", "refuses"] = "ignores"
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     probes: int = 0
     available: bool = True
 
@@ -123,6 +125,7 @@ class ScriptedModel:
         routes = [
             Route("/v1/models", self._models),
             Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            *(Route(path, self._answer) for path in self.answers),
         ]
         await Starlette(routes=routes)(scope, receive, send)
 
@@ -135,6 +138,9 @@ class ScriptedModel:
         if self.window is not None:
             card["max_model_len"] = self.window
         return Response(orjson.dumps({"object": "list", "data": [card]}), media_type="application/json")
+
+    async def _answer(self, request: Request) -> Response:
+        return Response(orjson.dumps(self.answers[request.url.path]), media_type="application/json")
 
     async def _complete(self, request: Request) -> "Response | _ScriptedStream":
         self.headers = dict(request.headers)

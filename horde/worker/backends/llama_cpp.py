@@ -17,6 +17,7 @@ from horde.worker.backends.base import (
     PromptOverflowError,
 )
 from horde.worker.backends.openai_compatible import BackendLocation, OpenAICompatibleBackend, public_model_name
+from horde.worker.backends.windows import positive
 
 __all__ = ["LlamaCppBackend"]
 
@@ -68,8 +69,8 @@ class LlamaCppBackend(OpenAICompatibleBackend):
         alias = props.get("model_alias")
         name = public_model_name(alias if isinstance(alias, str) and alias else str(card["id"]))
         settings = props.get("default_generation_settings")
-        window = _positive(settings.get("n_ctx")) if isinstance(settings, dict) else None
-        slots = _positive(props.get("total_slots"))
+        window = positive(settings.get("n_ctx")) if isinstance(settings, dict) else None
+        slots = positive(props.get("total_slots"))
         counts = await self._probe_counting()
         enforces, calls = await self._probe_grammar()
         return BackendProfile(
@@ -144,7 +145,3 @@ class LlamaCppBackend(OpenAICompatibleBackend):
             return True
         self._count = None
         return False
-
-
-def _positive(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -29,6 +29,7 @@ from horde.worker.backends.base import (
 from horde.worker.backends.event_stream import EventStreamError, EventStreamParser
 from horde.worker.backends.probes import enforces_schema, forces_calls
 from horde.worker.backends.reply_chunks import ReplyAssembler
+from horde.worker.backends.windows import WINDOW_ROUTES, positive
 from horde.worker.payloads import JSON_HEADERS, json_payload
 from horde.worker.prompt_bound import prompt_token_bound
 from horde.worker.tool_grammar import ToolGrammar, involves_tools
@@ -121,13 +122,14 @@ class OpenAICompatibleBackend:
             BackendError: The server cannot be reached, or lists no model.
         """
         card = await self._read_model_card()
-        window = card.get("max_model_len")
         name = public_model_name(self._served_model or "")
         enforces, calls = await self._probe_grammar()
+        # Last: a server that loads its model when it is asked says only then what it loaded.
+        window, told_by = await self._find_window(card)
         return BackendProfile(
             kind="OpenAI-compatible server",
             model_name=name,
-            window=window if isinstance(window, int) and window > 0 else None,
+            window=window,
             slots=None,
             counts_prompts=False,
             facts=ChatBackendFacts(
@@ -140,7 +142,7 @@ class OpenAICompatibleBackend:
                 refuses_prompt_overflow=True,
             ),
             findings=(
-                f"serves {name}",
+                f"serves {name}, {f'{window} tokens of context by {told_by}' if window else 'of unknown context'}",
                 "no known kind of server: no seed and no penalty is taken for granted",
                 f"JSON formats: a schema was {'' if enforces else 'not '}enforced when tried",
                 f"tools: a forced call {'came as the grammar had it' if calls else 'did not come'} when tried",
@@ -162,6 +164,21 @@ class OpenAICompatibleBackend:
         async with aclosing(_read_tools(self._complete(body), grammar)) as events:
             async for event in events:
                 yield event
+
+    async def _find_window(self, card: Mapping[str, Any]) -> tuple[int | None, str]:
+        """Return the tokens of the context and who told them; None when nobody did."""
+        listed = positive(card.get("max_model_len"))
+        if listed is not None:
+            return listed, "its model list"
+        root = self._location.base_url.removesuffix("/v1")
+        for route in WINDOW_ROUTES:
+            try:
+                window = route.read(await self._call("GET", root + route.path), self._served_model)
+            except BackendError:
+                continue
+            if window is not None:
+                return window, f"a route of {route.server}"
+        return None, "nobody"
 
     async def _probe_grammar(self) -> tuple[bool, bool]:
         """Return whether a schema and a forced call are enforced; jobs with tools are served by the latter from now."""

@@ -1,7 +1,7 @@
 """A model server of unknown kind: what is asked of it and what is made of its answers."""
 
 from contextlib import aclosing
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from horde_sdk.worker.chat_declaration import ChatJobPayload
@@ -37,6 +37,27 @@ async def test_a_server_without_llama_cpps_routes_is_taken_for_no_more_than_it_i
         False,
     )
     assert not profile.facts.honours_seed
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "window"),
+    [
+        ("/v1/model", {"id": "scripted-1B", "parameters": {"max_seq_len": 8192}}, 8192),
+        ("/api/extra/true_max_context_length", {"value": 6144}, 6144),
+        ("/api/ps", {"models": [{"name": "other"}, {"name": "scripted-1B", "context_length": 5120}]}, 5120),
+        ("/api/ps", {"models": [{"name": "other", "context_length": 5120}]}, None),
+        ("/v1/model", {"parameters": {"max_seq_len": "8192"}}, None),
+    ],
+)
+async def test_a_server_that_does_not_list_its_context_is_asked_by_its_own_route(
+    model: Model, path: str, answer: dict[str, Any], window: int | None
+) -> None:
+    model.server.window = None
+    model.server.answers = {path: answer}
+    location = BackendLocation(base_url=model.url)
+    async with create_backend_session(location) as session:
+        profile = await (await recognise_backend(session, location)).probe()
+    assert profile.window == window
 
 
 @pytest.mark.rule("WRK-7", "CNF-3", "CNF-4")
