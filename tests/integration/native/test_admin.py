@@ -1,4 +1,6 @@
 import asyncio
+import shlex
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -231,3 +233,15 @@ async def test_settings_that_are_missing_are_named(
 
     assert await _admin("users", "list") == 2
     assert "HORDE_NATIVE_DATABASE_URL" in capsys.readouterr().err
+
+
+async def test_the_commands_of_the_how_to_work_as_written(native: NativeServer, owner: Caller) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "run_a_horde.md").read_text()
+    block = page.partition("## Operate it")[2].partition("```sh\n")[2].partition("```")[0]
+    await owner.come_online(model="some/model")
+
+    for line in block.splitlines():
+        horde, admin, *arguments = shlex.split(line, comments=True)
+        assert (horde, admin) == ("horde", "admin")
+        assert await _admin(*arguments) == 0, line
+    assert await native.pool.fetchval("SELECT maintenance_message FROM horde_state") == "Back at noon."
