@@ -230,7 +230,7 @@ class OpenAICompatibleBackend:
         optional = {
             "stop": list(job.stop_sequence) if job.stop_sequence else None,
             "seed": job.seed,
-            "response_format": job.response_format,
+            "response_format": _proven_format(job.response_format),
         }
         body.update({key: value for key, value in optional.items() if value is not None})
         return body
@@ -310,6 +310,13 @@ class OpenAICompatibleBackend:
             raise _unreachable(self._location.base_url, error) from error
         except EventStreamError as error:
             raise BackendError(str(error)) from error
+
+
+def _proven_format(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the format to ask for: a JSON object is asked for as a schema, which is what was seen to be enforced."""
+    if response_format is None or response_format.get("type") != "json_object":
+        return response_format
+    return {"type": "json_schema", "json_schema": {"name": "object", "schema": {"type": "object"}}}
 
 
 def _put_tools(body: dict[str, Any], grammar: ToolGrammar) -> None:

@@ -92,6 +92,19 @@ async def test_a_grammar_that_a_server_forgets_later_is_a_tool_violation(model: 
     assert model.server.bodies[0]["response_format"]["type"] == "json_schema"
 
 
+@pytest.mark.rule("FMT-11", "WRK-7")
+async def test_a_json_object_is_asked_for_as_the_schema_that_was_proven(model: Model) -> None:
+    model.server.play(tokens("{}"))
+    job = ChatJobPayload.from_pop(chat_job(response_format={"type": "json_object"}))
+    location = BackendLocation(base_url=model.url)
+    async with create_backend_session(location) as session:
+        backend = OpenAICompatibleBackend(session, location)
+        async with aclosing(backend.generate(job, prompt_limit=4000)) as events:
+            _ = [event async for event in events]
+    wanted = model.server.bodies[0]["response_format"]
+    assert (wanted["type"], wanted["json_schema"]["schema"]) == ("json_schema", {"type": "object"})
+
+
 async def test_the_servers_key_is_sent_to_it_and_shown_to_nobody(model: Model) -> None:
     location = BackendLocation(base_url=model.url, api_key="backend-secret")
     async with create_backend_session(location) as session:
