@@ -14,6 +14,7 @@ from horde.client_address import ClientAddresses
 from horde.native.db.engine import open_pool
 from horde.native.held_pops import HeldPops, listen_for_wakes
 from horde.native.http import EXCEPTION_HANDLERS
+from horde.native.moderation import PromptFilter, load_patterns
 from horde.native.publish import Publisher, create_redis
 from horde.native.rate_limits import SubmitLimiter
 from horde.native.routes import chat, jobs, models, status, users, workers
@@ -56,12 +57,23 @@ async def open_state(
             users=UserDirectory(pool),
             stopping=stopping,
             limiter=SubmitLimiter(redis),
+            moderation=_prompt_filter(settings),
             addresses=ClientAddresses(settings.trusted_fronts),
         )
         state.metrics.observe(lambda: state.queue.view.loads, lambda: len(state.held_pops))
         await state.queue.refresh()
         await stack.enter_async_context(_background(state, on_failure))
         yield state
+
+
+def _prompt_filter(settings: NativeSettings) -> PromptFilter | None:
+    if settings.moderation_patterns_file is None:
+        return None
+    return PromptFilter(
+        load_patterns(settings.moderation_patterns_file),
+        seconds=settings.moderation_seconds,
+        fails_open=settings.moderation_fails_open,
+    )
 
 
 @contextlib.asynccontextmanager

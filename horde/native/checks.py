@@ -152,6 +152,12 @@ async def check_schemas(_state: NativeState, draft: Draft) -> None:
     _refuse(fault)
 
 
+async def moderate(state: NativeState, draft: Draft) -> None:
+    """The operator's filter finds nothing in the messages (NAT-17)."""
+    if state.moderation is not None and await state.moderation.refuses(draft.chat["messages"]):
+        raise RefusalError(ReturnCode.CORRUPT_PROMPT)
+
+
 def _refuse(violation: ContractViolation | None) -> None:
     if violation is not None:
         raise RefusalError(ReturnCode(violation.code), violation.message)
@@ -282,6 +288,7 @@ SUBMIT_CHECKS: Final[tuple[Check, ...]] = (
     check_shape,
     check_contract,
     check_schemas,
+    moderate,
     check_known_models,
     check_online_workers,
     check_images,

@@ -3,11 +3,13 @@
 import ipaddress
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from horde.native.moderation import load_patterns
 from horde.telemetry import LogFormat
 
 __all__ = ["NativeSettings", "SettingsError", "load_settings"]
@@ -59,6 +61,14 @@ class NativeSettings(BaseSettings):
         default=True,
         description="Whether the first worker that declares a model makes it known to the Horde.",
     )
+    moderation_patterns_file: Path | None = Field(
+        default=None,
+        description="File of regular expressions, one a line; a prompt that one is found in is refused.",
+    )
+    moderation_seconds: float = Field(default=2.0, gt=0, description="Longest time a prompt may be looked at.")
+    moderation_fails_open: bool = Field(
+        default=False, description="Whether a prompt that takes longer is let through instead of refused."
+    )
     user_submits_per_minute: int = Field(
         default=0, ge=0, le=60_000, description="Submits a key may send in a minute; 0 for no limit."
     )
@@ -90,6 +100,14 @@ class NativeSettings(BaseSettings):
         ge=0,
         description="Time in which connections are still taken after a stop signal, for a balancer to notice.",
     )
+
+    @field_validator("moderation_patterns_file")
+    @classmethod
+    def _check_patterns(cls, value: Path | None) -> Path | None:
+        """Require a file that can be read and holds patterns alone."""
+        if value is not None:
+            load_patterns(value)
+        return value
 
     @field_validator("trusted_fronts", mode="before")
     @classmethod

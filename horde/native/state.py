@@ -9,6 +9,7 @@ from horde.client_address import ClientAddresses
 from horde.native.db.engine import Pool
 from horde.native.held_pops import HeldPops
 from horde.native.metrics import NativeMetrics
+from horde.native.moderation import PromptFilter
 from horde.native.publish import Publisher
 from horde.native.rate_limits import SubmitLimiter
 from horde.native.settings import NativeSettings
@@ -33,6 +34,7 @@ class NativeState:
         stopping: Set when the process has been told to stop.
         limiter: Counts submits.
         addresses: Reads whose call it is, behind trusted fronts.
+        moderation: The operator's filter of prompts, or None.
         metrics: The instruments.
         known_models: Models this process has made known, so that each is written once.
     """
@@ -47,5 +49,6 @@ class NativeState:
     stopping: asyncio.Event
     limiter: SubmitLimiter = field(default_factory=SubmitLimiter)
     addresses: ClientAddresses = field(default_factory=lambda: ClientAddresses(()))
+    moderation: PromptFilter | None = None
     metrics: NativeMetrics = field(default_factory=NativeMetrics)
     known_models: set[str] = field(default_factory=set)
