@@ -333,11 +333,24 @@ def return_codes_page() -> str:
     return render_return_codes()
 
 
+def admin_page() -> str:
+    """Return the reference of ``horde admin``, from its commands."""
+    import typer  # noqa: PLC0415 - as the others, imported when its page is made
+    from typer.cli import get_docs_for_click  # noqa: PLC0415
+
+    from horde.native.admin.cli import app  # noqa: PLC0415
+
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="horde admin")
+    return text.replace("# `horde admin`", f"# `horde admin`\n\n{_NOTE}", 1).rstrip() + "\n"
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "reference" / "settings.md": settings_page,
     ROOT / "docs" / "reference" / "errors.md": errors_page,
     ROOT / "docs" / "reference" / "metrics.md": metrics_page,
     ROOT / "docs" / "reference" / "native_metrics.md": native_metrics_page,
+    ROOT / "docs" / "reference" / "admin.md": admin_page,
     ROOT / "docs" / "decisions" / "README.md": decisions_page,
     ROOT / "README_return_codes.md": return_codes_page,
 }
