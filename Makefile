@@ -30,8 +30,11 @@ format: setup ## Put the code into the project's format, and fix what can be fix
 docs: setup ## Write the generated pages anew
 	@LOGURU_LEVEL=INFO $(BIN)/python scripts/generate_docs.py
 
-bench: setup ## Measure the time to the first token against the model server alone
-	$(BIN)/python bench/first_token.py $(ARGS)
+bench: setup ## Measure: front, native Horde, validation, first token against the model server alone; ARGS="--quick"
+	@LOGURU_LEVEL=WARNING $(BIN)/python -m bench.front $(ARGS)
+	@LOGURU_LEVEL=WARNING $(BIN)/python -m bench.native $(ARGS)
+	@LOGURU_LEVEL=WARNING $(BIN)/python -m bench.validation
+	@LOGURU_LEVEL=WARNING $(BIN)/python -m bench.first_token
 
 fuzz: setup ## Call the front by its own OpenAPI document with generated requests
 	@LOGURU_LEVEL=WARNING $(BIN)/python -m scripts.fuzz $(ARGS)
