@@ -97,7 +97,7 @@ class ScriptedModel:
         window: Listed as ``max_model_len``; None leaves it out.
         bodies: Bodies of the completions asked for, in order.
         headers: Headers of the last call.
-        open_streams: Streams that are being played.
+        open_streams: Scripts that are being played; a probe's answer is none.
         listed: How often the model list was read.
         grammar: What it does with a schema: ``enforces`` it, ``ignores`` it or ``refuses`` it with 400.
         answers: Answers of further routes, by path.
@@ -153,37 +153,32 @@ class ScriptedModel:
         script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]
         if script and isinstance(script[0], Fail):
             return _error(script[0].status, script[0].kind)
-        return _ScriptedStream(self, script)
+        return _CountedStream(self, script)
 
     def _answer_probe(self, body: dict[str, Any]) -> "Response | _ScriptedStream":
         self.probes += 1
         if self.grammar == "refuses":
             return _error(400, "invalid_request_error")
         if self.grammar == "ignores":
-            return _ScriptedStream(self, tokens("The sea is wide."))
+            return _ScriptedStream(tokens("The sea is wide."))
         wanted = body["response_format"]["json_schema"]["schema"]["properties"]
         document: dict[str, Any] = {"value": "probed"}
         call = {"name": "probe", "arguments": document}
-        return _ScriptedStream(
-            self, [Say(orjson.dumps(call if "arguments" in wanted else document).decode()), Finish()]
-        )
+        return _ScriptedStream([Say(orjson.dumps(call if "arguments" in wanted else document).decode()), Finish()])
 
 
 class _ScriptedStream:
     """A response that plays a script until it ends or the client leaves, whichever comes first."""
 
-    def __init__(self, model: ScriptedModel, script: Sequence[Step]) -> None:
-        self._model = model
+    def __init__(self, script: Sequence[Step]) -> None:
         self._script = script
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        self._model.open_streams += 1
         leaving = asyncio.create_task(_wait_for_leave(receive), name="test - model disconnect")
         playing = asyncio.create_task(self._play(send), name="test - model script")
         try:
             await asyncio.wait({leaving, playing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._model.open_streams -= 1
             leaving.cancel()
             playing.cancel()
             await asyncio.gather(leaving, playing, return_exceptions=True)
@@ -215,6 +210,21 @@ class _ScriptedStream:
                     return
                 case Fail():
                     raise AssertionError("Fail is a script's first step.")
+
+
+class _CountedStream(_ScriptedStream):
+    """A script's stream, counted among the model's open ones while it is played."""
+
+    def __init__(self, model: ScriptedModel, script: Sequence[Step]) -> None:
+        super().__init__(script)
+        self._model = model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._model.open_streams += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._model.open_streams -= 1
 
 
 async def _wait_for_leave(receive: Receive) -> None:
