@@ -13,12 +13,15 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from horde.http_protocol import BoundedHttpProtocol, ConnectionLimits, EncodeRefusal, encode_plain_refusal
 
 __all__ = ["ListenError", "ServeOptions", "bind_socket", "run_event_loop", "serve"]
 
@@ -27,6 +30,9 @@ _BACKLOG = 2048
 
 _DRAIN_MARGIN_SECONDS = 1
 """Between the end of the application's own drain and the server's: what it answers last still goes out."""
+
+_PROBES: Final = 4
+"""Questions without an answer after which a client's machine counts as gone."""
 
 
 class ListenError(Exception):
@@ -48,6 +54,10 @@ class ServeOptions:
             Linux only.
         send_buffer_bytes: Size of the kernel's send buffer of a connection, which the kernel doubles for its own
             accounting; the system's default, which grows to megabytes, when None.
+        probe_seconds: Silence after which the kernel asks whether the client's machine is still there, and the time it
+            has to answer; None leaves it at the system's two hours, or never. Linux only.
+        limits: What a client may take before its request has a route.
+        encode_refusal: Writes the JSON body of a request refused by those.
     """
 
     accept_seconds: float = 0.0
@@ -55,6 +65,9 @@ class ServeOptions:
     keepalive_seconds: int = 75
     unread_seconds: float | None = None
     send_buffer_bytes: int | None = None
+    probe_seconds: int | None = 20
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    encode_refusal: EncodeRefusal = encode_plain_refusal
 
 
 def bind_socket(host: str, port: int, *, file_descriptor: int | None = None) -> socket.socket:
@@ -153,6 +166,14 @@ def _limit_connections(listener: socket.socket, options: ServeOptions) -> None:
     if options.unread_seconds is not None and sys.platform == "linux":
         milliseconds = max(1, round(options.unread_seconds * 1000))
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    if options.probe_seconds is not None and sys.platform == "linux":
+        # A client whose machine vanished sends no end. One that waits for a whole reply is written nothing meanwhile,
+        # so the time for unacknowledged data alone would not notice.
+        interval = max(1, options.probe_seconds // _PROBES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, options.probe_seconds)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
 async def serve(
@@ -175,9 +196,10 @@ async def serve(
         SystemExit: The application's lifespan failed to start (uvicorn's status 3).
     """
     _limit_connections(listener, options)
+    protocol = partial(BoundedHttpProtocol, limits=options.limits, encode_refusal=options.encode_refusal)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=cast("type[asyncio.Protocol]", protocol),
         ws="none",
         lifespan="on",
         backlog=_BACKLOG,

@@ -16,6 +16,7 @@ from typing import Final
 
 from loguru import logger
 
+from horde.native.errors import encode_refusal
 from horde.native.settings import NativeSettings, SettingsError, load_settings
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
 from horde.telemetry import configure_logging, metrics_endpoint, shut_down_telemetry, start_telemetry
@@ -79,7 +80,11 @@ async def _run(settings: NativeSettings, listener: socket.socket, metrics_listen
     from horde.native.instrumentation import instrument_app  # noqa: PLC0415
 
     stopping, failed = asyncio.Event(), asyncio.Event()
-    options = ServeOptions(accept_seconds=settings.drain_accept_seconds, drain_seconds=settings.drain_seconds)
+    options = ServeOptions(
+        accept_seconds=settings.drain_accept_seconds,
+        drain_seconds=settings.drain_seconds,
+        encode_refusal=encode_refusal,
+    )
     host, port = listener.getsockname()[:2]
     logger.info("Serving the Horde on http://{}:{}/api", host, port)
     try:

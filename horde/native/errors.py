@@ -13,7 +13,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any, Final
+
+import orjson
 
 from horde.chat_contract import VALIDATION_FAILED_MESSAGE
 
@@ -26,6 +29,7 @@ __all__ = [
     "ReturnCode",
     "ReturnCodeEntry",
     "ValidationFailedError",
+    "encode_refusal",
     "render_return_codes",
 ]
 
@@ -222,6 +226,17 @@ class OutcomeUnknownError(NativeError):
 
     def __init__(self) -> None:
         super().__init__("The Horde could not complete this; try again.", headers={"Retry-After": "2"})
+
+
+def encode_refusal(status: HTTPStatus, sentence: str) -> bytes:
+    """Return the body of a call that the server refuses before it has a route: unreadable, too slow, too long a head.
+
+    Args:
+        status: The refusal's status.
+        sentence: What is wrong.
+    """
+    codes = {HTTPStatus.BAD_REQUEST: ReturnCode.BAD_REQUEST, HTTPStatus.REQUEST_TIMEOUT: ReturnCode.BODY_READ_TIMEOUT}
+    return orjson.dumps(RefusalError(codes.get(status, ReturnCode.REQUEST_TOO_LARGE), sentence).body())
 
 
 def render_return_codes() -> str:

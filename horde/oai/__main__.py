@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from loguru import logger
 
+from horde.oai.routing_errors import encode_refusal
 from horde.server import ListenError, ServeOptions, bind_socket, run_event_loop, serve
 from horde.telemetry import LogFormat, configure_logging, metrics_endpoint, shut_down_telemetry, start_telemetry
 
@@ -66,6 +67,7 @@ def serve_options(settings: "FrontSettings") -> ServeOptions:
         # What a client may leave unread in the front it may not leave unread in the kernel either.
         unread_seconds=settings.write_timeout_seconds,
         send_buffer_bytes=_SEND_BUFFER_BYTES,
+        encode_refusal=encode_refusal,
     )
 
 

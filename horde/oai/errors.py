@@ -39,10 +39,13 @@ class FrontCode(StrEnum):
     UNKNOWN_URL = "unknown_url"
     METHOD_NOT_SUPPORTED = "method_not_supported"
     BODY_TIMEOUT = "RequestBodyTimeout"
+    HEADERS_TIMEOUT = "RequestHeadersTimeout"
     REQUEST_TIMEOUT = "ChatRequestTimeout"
     TOO_LARGE = "RequestTooLarge"
+    URL_TOO_LONG = "RequestUrlTooLong"
     UNSUPPORTED_ENCODING = "UnsupportedContentEncoding"
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+    HEADERS_TOO_LARGE = "RequestHeadersTooLarge"
     INTERNAL = "InternalError"
     HORDE_UNAVAILABLE = "HordeUnavailable"
     FAULTED = "ChatRequestFaulted"
@@ -98,12 +101,17 @@ ERROR_TABLE: Final[Mapping[FrontCode, ErrorSpec]] = MappingProxyType(
         FrontCode.UNKNOWN_URL: ErrorSpec(404, "No such route. The base URL ends in `/v1`."),
         FrontCode.METHOD_NOT_SUPPORTED: ErrorSpec(405, "The route exists for another HTTP method."),
         FrontCode.BODY_TIMEOUT: ErrorSpec(408, "The body did not arrive in time. Nothing was queued; send it again."),
+        FrontCode.HEADERS_TIMEOUT: ErrorSpec(
+            408, "The headers did not arrive in time. Nothing was queued; send it again."
+        ),
         FrontCode.REQUEST_TIMEOUT: ErrorSpec(
             408, "No reply within the time a request may wait; it was cancelled.", retry_after=30, held=True
         ),
         FrontCode.TOO_LARGE: ErrorSpec(413, "The body is over the size limit, also counted after decompression."),
+        FrontCode.URL_TOO_LONG: ErrorSpec(414, "The URL is over the size limit; parameters belong in the body."),
         FrontCode.UNSUPPORTED_ENCODING: ErrorSpec(415, "Only `gzip` and no `Content-Encoding` are understood."),
         FrontCode.RATE_LIMIT_EXCEEDED: ErrorSpec(429, "The Horde's rate limit; wait for `Retry-After`."),
+        FrontCode.HEADERS_TOO_LARGE: ErrorSpec(431, "The headers together are over the size limit."),
         FrontCode.INTERNAL: ErrorSpec(500, "A defect of the front; its log has the traceback.", held=True),
         FrontCode.HORDE_UNAVAILABLE: ErrorSpec(
             502,

@@ -1,7 +1,13 @@
-"""Unknown paths, wrong methods, and defects, in the same envelope as every other error (decision U53)."""
+"""What no route answers, in the same envelope as every other error (decision U53).
 
+Unreadable requests, unknown paths, wrong methods, and defects.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,10 +15,26 @@ from starlette.responses import Response
 from horde.oai.answers import encode_error
 from horde.oai.errors import ChatFrontError, FrontCode
 
-__all__ = ["answer_routing_error", "internal_error", "unknown_url_error"]
+__all__ = ["answer_routing_error", "encode_refusal", "internal_error", "unknown_url_error"]
 
 _METHOD_NOT_ALLOWED: Final = 405
 _SHOWN_PATH: Final = 256
+
+_REFUSAL_CODES: Final[Mapping[HTTPStatus, FrontCode]] = {
+    HTTPStatus.REQUEST_TIMEOUT: FrontCode.HEADERS_TIMEOUT,
+    HTTPStatus.REQUEST_URI_TOO_LONG: FrontCode.URL_TOO_LONG,
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: FrontCode.HEADERS_TOO_LARGE,
+}
+
+
+def encode_refusal(status: HTTPStatus, sentence: str) -> bytes:
+    """Return the envelope of a request that the server refuses before it has a route.
+
+    Args:
+        status: The refusal's status.
+        sentence: What is wrong.
+    """
+    return orjson.dumps(ChatFrontError(_REFUSAL_CODES.get(status, FrontCode.BAD_REQUEST), sentence).envelope())
 
 
 def unknown_url_error(method: str, path: str) -> ChatFrontError:

@@ -1,5 +1,7 @@
+from http import HTTPStatus
 from pathlib import Path
 
+import orjson
 import pytest
 
 from horde.chat_contract import VALIDATION_FAILED_MESSAGE
@@ -10,6 +12,7 @@ from horde.native.errors import (
     RefusalError,
     ReturnCode,
     ValidationFailedError,
+    encode_refusal,
     render_return_codes,
 )
 
@@ -38,3 +41,11 @@ def test_a_refusal_is_a_message_and_a_code_and_a_failed_validation_has_no_code()
 def test_an_unknown_outcome_claims_nothing() -> None:
     assert OutcomeUnknownError().status == 503
     assert "rc" not in OutcomeUnknownError().body()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, "BadRequest"), (408, "BodyReadTimeout"), (414, "RequestTooLarge"), (431, "RequestTooLarge")],
+)
+def test_what_the_server_refuses_by_itself_has_a_code_too(status: int, code: str) -> None:
+    assert orjson.loads(encode_refusal(HTTPStatus(status), "Why.")) == {"message": "Why.", "rc": code}
