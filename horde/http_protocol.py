@@ -33,6 +33,8 @@ _LINGER_SECONDS: Final = 2.0
 """How long what a client still sends is read and thrown away after its answer. Closing at once would reset the
 connection, and the client would lose the answer that says why."""
 
+_LINE_OVERHEAD: Final = len(b": \r\n")
+
 _MALFORMED: Final = "The request could not be read as HTTP/1.1."
 
 
@@ -42,7 +44,8 @@ class ConnectionLimits:
 
     Attributes:
         max_target_bytes: Longest request target; over it 414.
-        max_head_bytes: Target, header names and values together; over it 431.
+        max_head_bytes: Target and header lines together; over it 431. Also the most that may come between two parts of
+            a body, or as trailers behind it.
         head_seconds: Time from a connection, or from the first byte of a later request, to the end of the headers;
             over it 408. Also the time for the rest of a body whose request was answered before it arrived.
     """
@@ -105,6 +108,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._encode_refusal = encode_refusal
         self._reading = _Reading.NOTHING
         self._head_bytes = 0
+        """What came since a head began, or since the last part of a body."""
         self._part_bytes = 0
         self._running: RequestResponseCycle | None = None
         self._ahead = bytearray()
@@ -136,12 +140,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._keep(data)
             return
         self._unset_keepalive_if_required()
-        if self._reading is not _Reading.BODY:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         self._parse(data)
         if self._is_answering():
             self.flow.resume_reading()
-        if self._reading is not _Reading.BODY and self._head_bytes > self._limits.max_head_bytes:
+        if self._head_bytes > self._limits.max_head_bytes:
             self._refuse(self._oversize())
         self._watch_time()
 
@@ -175,7 +178,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start a request whose head is within its bounds; an upgrade that is offered is not taken up."""
-        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise _RefusedError(HTTPStatus.BAD_REQUEST, _MALFORMED)
             self._upgrade_offered = True
             return
         if len(self.url) > self._limits.max_target_bytes or self._is_head_too_large():
@@ -185,6 +190,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._complete_target()
         super().on_headers_complete()
         self._reading = _Reading.BODY
+        self._head_bytes = 0
+        self.headers = []  # The parser hands trailers over as headers: what the request said must not change by them.
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -207,7 +219,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         limit = self._limits.max_head_bytes
         if self._head_bytes + self._part_bytes <= limit:  # So it is for nearly every request.
             return False
-        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > limit
+        return len(self.url) + sum(len(name) + len(value) + _LINE_OVERHEAD for name, value in self.headers) > limit
 
     def _oversize(self) -> _RefusedError:
         if len(self.url) > self._limits.max_target_bytes:
@@ -288,6 +300,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._end_after_answer()
                 return
             self._disconnect(self._running)
+        elif self._reading is _Reading.BODY:  # It has its answer; another would be taken for that of the next request.
+            self.close_after_reading()
+            return
         body = self._encode_refusal(refusal.status, refusal.sentence)
         head = [STATUS_LINE[refusal.status]]
         head += [b"%s: %s\r\n" % header for header in self.server_state.default_headers]

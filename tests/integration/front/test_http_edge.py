@@ -9,7 +9,8 @@ import pytest
 from horde.http_protocol import ConnectionLimits
 from tests.support.front import chat_body
 from tests.support.raw_http import Address, RawClient, chat_request, raw_client, served_front
-from tests.support.scripted_horde import ScriptedHorde, scripted_horde, status
+from tests.support.scripted_horde import Answer, ScriptedHorde, scripted_horde, status
+from tests.support.waiting import wait_until
 
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: front\r\n\r\n"
 
@@ -96,18 +97,18 @@ async def test_a_client_that_goes_on_sending_a_refused_body_still_reads_why(hord
 
 
 async def test_headers_that_come_too_slowly_are_408_in_the_envelope(horde: ScriptedHorde) -> None:
-    limits = ConnectionLimits(head_seconds=0.2)
+    limits = ConnectionLimits(head_seconds=0.5)
     async with served_front(horde, options={"limits": limits}) as front, raw_client(front) as client:
         await client.send(b"GET /healthz HTTP/1.1\r\nHost: fr")
         answer = await client.answer()
         assert await client.is_closed()
     assert answer.status == 408
-    assert answer.error["message"] == "The request's headers were not received within 0.2 seconds."
+    assert answer.error["message"] == "The request's headers were not received within 0.5 seconds."
     assert answer.error["code"] == "RequestHeadersTimeout"
 
 
 async def test_a_byte_now_and_then_does_not_buy_more_time(horde: ScriptedHorde) -> None:
-    limits = ConnectionLimits(head_seconds=0.2)
+    limits = ConnectionLimits(head_seconds=0.5)
     async with served_front(horde, options={"limits": limits}) as front, raw_client(front) as client:
         answer = asyncio.create_task(client.answer())
         await client.send(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
@@ -118,7 +119,7 @@ async def test_a_byte_now_and_then_does_not_buy_more_time(horde: ScriptedHorde) 
 
 
 async def test_the_head_of_a_later_request_has_the_same_time(horde: ScriptedHorde) -> None:
-    limits = ConnectionLimits(head_seconds=0.2)
+    limits = ConnectionLimits(head_seconds=0.5)
     async with served_front(horde, options={"limits": limits}) as front, raw_client(front) as client:
         await client.send(HEALTHZ)
         assert (await client.answer()).status == 200
@@ -127,7 +128,7 @@ async def test_the_head_of_a_later_request_has_the_same_time(horde: ScriptedHord
 
 
 async def test_a_connection_that_sends_nothing_is_closed_without_a_word(horde: ScriptedHorde) -> None:
-    limits = ConnectionLimits(head_seconds=0.1)
+    limits = ConnectionLimits(head_seconds=0.5)
     async with served_front(horde, options={"limits": limits}) as front, raw_client(front) as client:
         assert await client.is_closed()
 
@@ -140,12 +141,16 @@ async def test_an_idle_connection_is_closed_after_its_time(horde: ScriptedHorde)
 
 
 async def test_waiting_for_an_answer_does_not_count_as_slow(horde: ScriptedHorde) -> None:
-    limits = ConnectionLimits(head_seconds=0.02)
-    horde.play(*[status("queued")] * 5, status("replied"))
+    held = asyncio.Event()
+    horde.statuses = [Answer(body=status("replied"), held=held)]
+    limits = ConnectionLimits(head_seconds=0.5)
     async with served_front(horde, options={"limits": limits}) as front, raw_client(front) as client:
         await client.send(chat_request(chat_body()))
+        await wait_until(lambda: horde.of("GET", "/status/"), description="the request to wait")
+        async with raw_client(front) as later:
+            assert await later.is_closed(), "the time of a connection made later is over"
+        held.set()
         assert (await client.answer()).status == 200
-    assert len(horde.of("GET", "/status/")) == 6
 
 
 # Forms of a request
@@ -156,6 +161,7 @@ MALFORMED = {
     "HTTP/2 at once": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "no such method": b"NONSENSE / HTTP/1.1\r\nHost: front\r\n\r\n",
     "a tunnel": b"CONNECT front:443 HTTP/1.1\r\nHost: front\r\n\r\n",
+    "a tunnel to a route": b"CONNECT /healthz HTTP/1.1\r\nHost: front\r\n\r\n",
     "no such version": b"GET /healthz HTTP/1.2\r\nHost: front\r\n\r\n",
     "two lengths": b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
     "a length and chunks": b"POST / HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -234,6 +240,28 @@ async def test_a_body_may_come_in_chunks(client: RawClient, horde: ScriptedHorde
     assert len(horde.bodies) == 1
 
 
+@pytest.mark.parametrize(
+    "flood",
+    [b"0\r\n" + b"X-Trailer: some value\r\n" * 2000, b"0\r\nX-Trailer: " + b"a" * 40_000, b"1;note=" + b"a" * 40_000],
+    ids=["trailers", "a trailer", "a note"],
+)
+async def test_what_comes_between_and_behind_the_chunks_is_bounded_as_headers_are(
+    client: RawClient, horde: ScriptedHorde, flood: bytes
+) -> None:
+    await client.send(CHUNKED, b"2\r\n{}\r\n", *(flood[at : at + 4096] for at in range(0, len(flood), 4096)))
+    answer = await client.answer()
+    assert (answer.status, answer.error["code"]) == (431, "RequestHeadersTooLarge")
+    assert await client.is_closed()
+    assert horde.bodies == []
+
+
+async def test_a_trailer_is_no_header(client: RawClient, horde: ScriptedHorde) -> None:
+    data = orjson.dumps(chat_body())
+    await client.send(CHUNKED + b"%x\r\n%s\r\n0\r\nAuthorization: nonsense\r\n\r\n" % (len(data), data))
+    assert (await client.answer()).status == 200, "with this header it would be 401"
+    assert len(horde.bodies) == 1
+
+
 async def test_a_client_that_asks_first_is_told_to_send_its_body(client: RawClient, horde: ScriptedHorde) -> None:
     head, _, data = chat_request(chat_body(), "Expect: 100-continue").partition(b"\r\n\r\n")
     await client.send(head + b"\r\n\r\n")
@@ -260,8 +288,16 @@ async def test_the_rest_of_a_refused_body_is_not_taken_for_a_request(client: Raw
     client.leave()
 
 
+async def test_a_fault_in_the_rest_of_a_refused_body_is_not_answered_again(client: RawClient) -> None:
+    head, line, _ = CHUNKED.partition(b"Transfer-")
+    await client.send(head + b"Authorization: nonsense\r\n" + line + b"Encoding: chunked\r\n\r\n2\r\n{}\r\n")
+    assert (await client.answer()).status == 401
+    await client.send(b"nonsense\r\n")
+    assert await client.is_closed(), "a second answer would be taken for that of the next request"
+
+
 async def test_the_rest_of_a_refused_body_has_a_time_limit(horde: ScriptedHorde) -> None:
-    limits = ConnectionLimits(head_seconds=0.1)
+    limits = ConnectionLimits(head_seconds=0.5)
     async with served_front(horde, options={"limits": limits}) as front, raw_client(front) as client:
         await client.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: nonsense\r\nContent-Length: 9\r\n\r\n{"
