@@ -241,7 +241,7 @@ async def test_a_reply_that_does_not_conform_is_refused_and_the_request_queued_a
     assert (status["faulted"], status["fault"]["rc"]) == (True, "ChatSubmitNonconformant")
 
 
-@pytest.mark.rule("CNF-6")
+@pytest.mark.rule("CNF-6", "HOR-8")
 async def test_under_best_effort_replies_pass_unverified(owner: Caller, client: Caller) -> None:
     request_id = await client.submit_id(response_format={"type": "json_object"}, conformance="best_effort")
     assert (await owner.reply(await owner.pop_job(), "not json")).status == 200
@@ -287,7 +287,7 @@ async def test_a_fault_is_told_in_the_hordes_own_words(
     assert reason not in status["fault"]["message"]
 
 
-@pytest.mark.rule("KUD-14", "KUD-15")
+@pytest.mark.rule("KUD-14", "KUD-15", "RES-20")
 async def test_the_charge_follows_the_reply_that_the_horde_measures(
     native: NativeServer, owner: Caller, client: Caller
 ) -> None:

@@ -122,6 +122,15 @@ async def test_a_body_that_is_no_json_object_is_a_bad_request(client: Caller, bo
     assert (answer.status, answer.rc) == (400, "BadRequest")
 
 
+def _tool(parameters: object, **function: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, **function}}
+
+
+def _nested(levels: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": _nested(levels - 1)}} if levels else {"type": "string"}
+
+
+@pytest.mark.rule("REQ-56")
 @pytest.mark.parametrize(
     ("change", "rc"),
     [
@@ -144,6 +153,10 @@ async def test_a_body_that_is_no_json_object_is_a_bad_request(client: Caller, bo
             "UnsupportedChatParameter",
         ),
         ({"response_format": {"type": "json_object"}, "openai_guards": True}, "ChatRequestConflict"),
+        ({"parallel_tool_calls": False}, "ChatRequestConflict"),
+        ({"tools": [_tool({"type": "object", "properties": {"a": {}}}, strict=True)]}, "UnsupportedChatParameter"),
+        ({"tools": [_tool(_nested(11))]}, "UnsupportedChatParameter"),
+        ({"tools": [_tool({"type": "object"})] * 129}, "UnsupportedChatParameter"),
     ],
 )
 async def test_the_shared_rules_are_applied(client: Caller, change: dict[str, Any], rc: str | None) -> None:
@@ -176,7 +189,7 @@ async def test_images_are_refused_where_there_is_no_storage(client: Caller) -> N
     assert (answer.status, answer.rc) == (503, "ChatImageStorageUnavailable")
 
 
-@pytest.mark.rule("CTX-1", "CTX-3", "CTX-6", "CTX-7")
+@pytest.mark.rule("CTX-1", "CTX-3", "CTX-6", "CTX-7", "RES-12", "RES-13", "RES-14")
 async def test_adjustments_are_reported_and_the_job_carries_what_is_left(owner: Caller, client: Caller) -> None:
     long = {"role": "user", "content": "x" * 4 * 3000}
     answer = {"role": "assistant", "content": "ok"}
