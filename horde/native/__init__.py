@@ -1,1 +1,7 @@
 """The native Horde: queue, eligibility, kudos ledger and live progress on PostgreSQL and Valkey/Redis."""
+
+import os
+
+# Pydantic loads Logfire's plug-in wherever Logfire is installed: 200 modules and 7 MB, for nothing used here. It does
+# so with the first model that is defined, so this comes before every module of this package.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "logfire-plugin")

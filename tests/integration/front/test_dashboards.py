@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-import yaml  # type: ignore[import-untyped] # published without types
+import yaml
 
 from horde.oai.cancel import CancelOutcome
 from horde.oai.errors import FrontCode
