@@ -1,6 +1,6 @@
 """One request's delta stream as the reader sees it: how far it was read, and what waits to be taken."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from horde.chat_contract import chat_stream_key
 from horde.oai.delta_entry import DeltaEntry, parse_delta_entry
@@ -52,15 +52,17 @@ class DeltaStream:
         last_id: Id of the last entry read; a read goes on behind it (DLT-11).
         stopped: Nothing is queued any more: a bound was reached, or the key holds no stream.
         arrived: Set while there is something to take, and for ever once it stopped.
+        on_arrival: Called whenever ``arrived`` is set.
     """
 
-    __slots__ = ("_entries", "_queued_bytes", "arrived", "key", "last_id", "stopped")
+    __slots__ = ("_entries", "_queued_bytes", "arrived", "key", "last_id", "on_arrival", "stopped")
 
     def __init__(self, request_id: str) -> None:
         self.key = chat_stream_key(request_id).encode()
         self.last_id = _BEGINNING
         self.stopped = False
         self.arrived = Wake()
+        self.on_arrival: Callable[[], None] | None = None
         self._entries: list[DeltaEntry] = []
         self._queued_bytes = 0
 
@@ -94,7 +96,7 @@ class DeltaStream:
             return
         self._entries.append(entry)
         self._queued_bytes += size
-        self.arrived.set()
+        self._tell()
 
     def take(self) -> list[DeltaEntry]:
         """Remove and return what is queued, in order."""
@@ -106,7 +108,12 @@ class DeltaStream:
     def stop(self) -> None:
         """Queue nothing more."""
         self.stopped = True
+        self._tell()
+
+    def _tell(self) -> None:
         self.arrived.set()
+        if self.on_arrival is not None:
+            self.on_arrival()
 
 
 def build_read_command(streams: Sequence[DeltaStream], *, block_milliseconds: int | None = None) -> list[bytes]:

@@ -103,6 +103,15 @@ class DeltaSubscription:
             self._joined = True
             self._reader.join(self._stream)
 
+    @property
+    def arrived(self) -> bool:
+        """Whether there are entries, or the subscription stopped."""
+        return self._stream.arrived.is_set()
+
+    def notify(self, on_arrival: Callable[[], None]) -> None:
+        """Have something called whenever entries come, and when the subscription stops."""
+        self._stream.on_arrival = on_arrival
+
     async def wait(self) -> None:
         """Return once there are entries, or the subscription stopped."""
         await self._stream.arrived.wait()
@@ -124,6 +133,7 @@ class DeltaSubscription:
         """Leave the read. Further calls do nothing."""
         if not self._left:
             self._left = True
+            self._stream.on_arrival = None
             self._reader.leave(self._stream)
 
     def __enter__(self) -> Self:

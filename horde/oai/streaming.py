@@ -29,6 +29,7 @@ from horde.oai.state import OpenRequests
 from horde.oai.trace import RequestTrace
 from horde.oai.wait_errors import RequestFaultedError, StatusRefusedError, StreamDivergedError
 from horde.oai.waiter import ChatRequestWatcher, DeltaSubscription
+from horde.oai.wake import Wake
 
 __all__ = ["ReplyStream", "StreamShape"]
 
@@ -156,34 +157,31 @@ class ReplyStream:
     async def _run(self, watcher: ChatRequestWatcher) -> NativeStatus | None:
         """Serve the stream until the request ends; None when what was sent can no longer be continued."""
         keepalive_due = self._clock() + self._shape.keepalive_seconds
+        changed = Wake()
         finish = asyncio.create_task(watcher.wait(), name="front - waiter")
-        arrival = self._expect_deltas()
+        finish.add_done_callback(lambda _task: changed.set())
+        deltas = self._deltas if self._deltas is not None and not self._deltas.stopped else None
+        if deltas is not None:
+            deltas.notify(changed.set)
         try:
             while not finish.done():
-                piece_due = self._pacer.next_due()
-                due = keepalive_due if piece_due is None else min(keepalive_due, piece_due)
-                await asyncio.wait(
-                    {finish} if arrival is None else {finish, arrival},
-                    timeout=max(0.0, due - self._clock()),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if arrival is not None and arrival.done():
-                    arrival.result()
+                if deltas is None or not deltas.arrived:
+                    piece_due = self._pacer.next_due()
+                    due = keepalive_due if piece_due is None else min(keepalive_due, piece_due)
+                    await changed.wait_within(due - self._clock())
+                changed.clear()
+                if deltas is not None and deltas.arrived:
                     if not self._take_deltas():
                         return None
-                    arrival = self._expect_deltas()
+                    # What stopped brings nothing more, but stays marked as arrived.
+                    deltas = None if deltas.stopped else deltas
                 await self._send_due()
                 if self._clock() >= keepalive_due:
                     keepalive_due = self._clock() + self._shape.keepalive_seconds
                     await self._send_keepalive(watcher.latest)
             return finish.result()
         finally:
-            await _cancel(finish, arrival)
-
-    def _expect_deltas(self) -> "asyncio.Task[None] | None":
-        if self._deltas is None or self._deltas.stopped:
-            return None
-        return asyncio.create_task(self._deltas.wait(), name="front - deltas")
+            await _cancel(finish)
 
     def _join_when_started(self, watcher: ChatRequestWatcher) -> None:
         if self._deltas is not None and watcher.started:
@@ -244,10 +242,8 @@ class ReplyStream:
         raise StreamDivergedError
 
 
-async def _cancel(*tasks: "asyncio.Task[NativeStatus] | asyncio.Task[None] | None") -> None:
-    """Cancel the tasks that still run and wait until they have ended."""
-    running = [task for task in tasks if task is not None and not task.done()]
-    for task in running:
+async def _cancel(task: "asyncio.Task[NativeStatus]") -> None:
+    """Cancel a task that still runs and wait until it has ended."""
+    if not task.done():
         task.cancel()
-    if running:
-        await asyncio.wait(running)
+        await asyncio.wait([task])

@@ -22,8 +22,7 @@ class Wake:
         """Wake every waiter, now and later ones until ``clear``."""
         self._is_set = True
         for waiter in self._waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
+            _settle(waiter)
 
     def clear(self) -> None:
         """Let those who wait from now on sleep until the next ``set``."""
@@ -41,3 +40,27 @@ class Wake:
             await waiter
         finally:
             self._waiters.remove(waiter)
+
+    async def wait_within(self, seconds: float) -> None:
+        """Return at once when the flag is set, else when it is, and after so many seconds at the latest.
+
+        One future and one timer: a stream does this for each part it sends.
+        """
+        if self._is_set:
+            return
+        if self._waiters is None:
+            self._waiters = []
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        timer = loop.call_later(max(0.0, seconds), _settle, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.remove(waiter)
+
+
+def _settle(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
