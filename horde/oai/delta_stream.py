@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from horde.chat_contract import chat_stream_key
 from horde.oai.delta_entry import DeltaEntry, parse_delta_entry
-from horde.oai.wake import Wake
 
 __all__ = [
     "ENTRIES_PER_READ",
@@ -51,20 +50,23 @@ class DeltaStream:
         key: Key of the stream.
         last_id: Id of the last entry read; a read goes on behind it (DLT-11).
         stopped: Nothing is queued any more: a bound was reached, or the key holds no stream.
-        arrived: Set while there is something to take, and for ever once it stopped.
-        on_arrival: Called whenever ``arrived`` is set.
+        on_arrival: Called when there is something to take, and when it stops; None while nobody asks.
     """
 
-    __slots__ = ("_entries", "_queued_bytes", "arrived", "key", "last_id", "on_arrival", "stopped")
+    __slots__ = ("_entries", "_queued_bytes", "key", "last_id", "on_arrival", "stopped")
 
     def __init__(self, request_id: str) -> None:
         self.key = chat_stream_key(request_id).encode()
         self.last_id = _BEGINNING
         self.stopped = False
-        self.arrived = Wake()
         self.on_arrival: Callable[[], None] | None = None
         self._entries: list[DeltaEntry] = []
         self._queued_bytes = 0
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is something to take; always once it stopped."""
+        return self.stopped or bool(self._entries)
 
     @property
     def is_fresh(self) -> bool:
@@ -101,8 +103,6 @@ class DeltaStream:
     def take(self) -> list[DeltaEntry]:
         """Remove and return what is queued, in order."""
         entries, self._entries, self._queued_bytes = self._entries, [], 0
-        if not self.stopped:
-            self.arrived.clear()
         return entries
 
     def stop(self) -> None:
@@ -111,7 +111,6 @@ class DeltaStream:
         self._tell()
 
     def _tell(self) -> None:
-        self.arrived.set()
         if self.on_arrival is not None:
             self.on_arrival()
 

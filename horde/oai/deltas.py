@@ -93,7 +93,7 @@ class DeltaSubscription:
     def stopped(self) -> bool:
         """Nothing comes after what is queued, and the final reply brings the rest.
 
-        Its bound was reached, or its stream cannot be read. Waiting after the last ``take`` returns at once.
+        Its bound was reached, or its stream cannot be read.
         """
         return self._stream.stopped
 
@@ -105,16 +105,12 @@ class DeltaSubscription:
 
     @property
     def arrived(self) -> bool:
-        """Whether there are entries, or the subscription stopped."""
-        return self._stream.arrived.is_set()
+        """Whether there is something to take; always once the subscription stopped."""
+        return self._stream.arrived
 
-    def notify(self, on_arrival: Callable[[], None]) -> None:
-        """Have something called whenever entries come, and when the subscription stops."""
+    def notify(self, on_arrival: Callable[[], None] | None) -> None:
+        """Have something called whenever entries come and when the subscription stops; nothing any more with None."""
         self._stream.on_arrival = on_arrival
-
-    async def wait(self) -> None:
-        """Return once there are entries, or the subscription stopped."""
-        await self._stream.arrived.wait()
 
     def take(self) -> list[DeltaEntry]:
         """Return everything queued, in order, without waiting."""

@@ -181,6 +181,8 @@ class ReplyStream:
                     await self._send_keepalive(watcher.latest)
             return finish.result()
         finally:
+            if self._deltas is not None:
+                self._deltas.notify(None)
             await _cancel(finish)
 
     def _join_when_started(self, watcher: ChatRequestWatcher) -> None:
@@ -243,7 +245,9 @@ class ReplyStream:
 
 
 async def _cancel(task: "asyncio.Task[NativeStatus]") -> None:
-    """Cancel a task that still runs and wait until it has ended."""
+    """Cancel a task that still runs and wait until it has ended; what it failed with is nobody's any more."""
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

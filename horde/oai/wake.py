@@ -32,33 +32,38 @@ class Wake:
         """Return at once when the flag is set, else when it is."""
         if self._is_set:
             return
-        if self._waiters is None:
-            self._waiters = []
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        waiters, waiter = self._add_waiter()
         try:
             await waiter
         finally:
-            self._waiters.remove(waiter)
+            waiters.remove(waiter)
 
     async def wait_within(self, seconds: float) -> None:
-        """Return at once when the flag is set, else when it is, and after so many seconds at the latest.
+        """Return as ``wait`` does, and after so many seconds at the latest.
 
-        One future and one timer: a stream does this for each part it sends.
+        One future and one timer, in place of a task or a scope with a time limit: a stream does this for each part that
+        it sends.
+
+        Args:
+            seconds: Longest wait; one of nothing or less lets the loop turn once.
         """
         if self._is_set:
             return
-        if self._waiters is None:
-            self._waiters = []
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiters.append(waiter)
-        timer = loop.call_later(max(0.0, seconds), _settle, waiter)
+        waiters, waiter = self._add_waiter()
+        timer = waiter.get_loop().call_later(max(0.0, seconds), _settle, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.remove(waiter)
+            waiters.remove(waiter)
+
+    def _add_waiter(self) -> "tuple[list[asyncio.Future[None]], asyncio.Future[None]]":
+        """Return those who wait, with a new one among them, and the new one."""
+        if self._waiters is None:
+            self._waiters = []
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return self._waiters, waiter
 
 
 def _settle(waiter: "asyncio.Future[None]") -> None:

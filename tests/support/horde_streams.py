@@ -19,6 +19,7 @@ __all__ = [
     "Paused",
     "Runnable",
     "Running",
+    "arrival",
     "joined",
     "numbers",
     "quick_reader",
@@ -92,12 +93,20 @@ def joined(reader: DeltaStreamReader, request_id: str) -> DeltaSubscription:
     return subscription
 
 
+async def arrival(subscription: DeltaSubscription) -> None:
+    """Return once there is something to take."""
+    arrived = asyncio.Event()
+    subscription.notify(arrived.set)
+    if not subscription.arrived:
+        await arrived.wait()
+
+
 async def read(subscription: DeltaSubscription, count: int) -> list[DeltaEntry]:
     """Return the next entries, as many as are named at least."""
     entries: list[DeltaEntry] = []
     async with asyncio.timeout(8):
         while len(entries) < count:
-            await subscription.wait()
+            await arrival(subscription)
             entries += subscription.take()
     return entries
 

@@ -12,6 +12,7 @@ from tests.support.horde_streams import (
     HordeStreams,
     Paused,
     Running,
+    arrival,
     joined,
     numbers,
     read,
@@ -195,7 +196,7 @@ async def test_a_drain_returns_what_is_queued_and_what_is_in_the_stream(
     async with running(reader):
         with joined(reader, "one") as one:
             await horde.post("one", 1)
-            await one.wait()
+            await arrival(one)
             for seq in range(2, 200):
                 await horde.post("one", seq)
             assert [entry.seq for entry in await one.drain()] == list(range(1, 200))
@@ -232,7 +233,7 @@ async def test_a_drain_ends_when_the_server_does_not_answer(
     async with running(reader):
         with joined(reader, "one") as one:
             await horde.post("one", 1)
-            await one.wait()
+            await arrival(one)
             with paused():
                 async with asyncio.timeout(10):
                     assert [entry.seq for entry in await one.drain()] == [1]
