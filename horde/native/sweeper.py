@@ -18,7 +18,7 @@ import asyncpg
 from loguru import logger
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
-from horde.native.db import queries
+from horde.native.db import queries, traffic
 from horde.native.db.engine import DATABASE_ERRORS
 from horde.native.eligibility import Fields
 from horde.native.errors import RETURN_CODES, ReturnCode
@@ -107,8 +107,9 @@ class Sweeper:
         ended = [await self._end_one(connection, _end_attempt, job) for job in jobs]
         requests = await connection.fetch(queries.FIND_EXPIRED_REQUESTS, _BATCH)
         ended += [await self._end_one(connection, _expire, request) for request in requests]
-        await connection.execute(queries.PURGE_RECORDS, _KEEP_SECONDS, _BATCH)
+        await connection.execute(queries.PURGE_RECORDS, _KEEP_SECONDS, _BATCH, traffic.MAX_APPLICATIONS_A_DAY)
         await connection.execute(queries.PURGE_TOMBSTONES, 2 * _KEEP_SECONDS)
+        await connection.execute(traffic.PURGE_TRAFFIC, traffic.TRAFFIC_DAYS)
         return sum(ended) >= _BATCH
 
     async def _end_one(self, connection: _Connection, end: _End, found: Fields) -> bool:

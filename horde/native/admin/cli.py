@@ -19,6 +19,7 @@ from horde.native.admin import operations
 from horde.native.admin.console import show_rows, tell
 from horde.native.admin.ledger_check import prove_ledger
 from horde.native.db.engine import DATABASE_ERRORS, DatabaseError, Pool, open_pool, prepare_database
+from horde.native.db.traffic import TRAFFIC_DAYS
 from horde.native.settings import SettingsError, load_settings
 
 __all__ = ["app", "main"]
@@ -239,6 +240,16 @@ def model_admission(name: ModelName, switch: OnOff, *, as_json: Json = False) ->
     on = switch is Switch.ON
     _run(lambda pool: operations.set_model_admission(pool, name, on=on))
     tell({"model": name, "admits": on}, f"Admission for {name} is {switch}.", as_json=as_json)
+
+
+@app.command("applications")
+def list_applications(
+    *,
+    days: Annotated[int, typer.Option(min=1, max=TRAFFIC_DAYS, help="Days by UTC, today the last of them.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """List what each application (the first part of `Client-Agent`) sent and was charged, the busiest first."""
+    show_rows(_run(lambda pool: operations.list_applications(pool, days)), as_json=as_json)
 
 
 @app.command("switches")

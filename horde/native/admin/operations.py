@@ -9,6 +9,7 @@ from typing import Any, Final
 import asyncpg
 
 from horde.native.db import administration as statements
+from horde.native.db import traffic
 from horde.native.db.engine import Pool
 from horde.native.users import hash_api_key
 
@@ -20,6 +21,7 @@ __all__ = [
     "create_user",
     "delete_model",
     "delete_worker",
+    "list_applications",
     "list_models",
     "list_users",
     "list_workers",
@@ -207,6 +209,16 @@ async def set_model_admission(pool: Pool, name: str, *, on: bool) -> None:
         AdminError: The model is not known.
     """
     _one(await pool.fetchval(statements.SET_MODEL_ADMISSION, name, on), "model", name)
+
+
+async def list_applications(pool: Pool, days: int) -> list[Row]:
+    """Return what each application sent in the last days, the busiest first (NAT-19); kudos in hundredths.
+
+    Args:
+        pool: The Horde's database.
+        days: Days by UTC, today the last of them.
+    """
+    return _some(await pool.fetch(traffic.LIST_APPLICATIONS, days), "application", None)
 
 
 async def read_switches(pool: Pool) -> Row:

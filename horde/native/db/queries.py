@@ -5,6 +5,7 @@ job) it starts from; when the row has moved on, it changes nothing and returns n
 """
 
 from horde.native.db.eligibility_sql import NEEDS_COLUMNS, online, serves
+from horde.native.db.traffic import add_to_traffic
 from horde.native.lifecycle import MAX_ATTEMPTS
 
 __all__ = [
@@ -345,12 +346,16 @@ FROM chat_requests r WHERE j.state = 'processing' AND r.id = j.request_id
 jobs alone, and is committed before anything is ended."""
 
 PURGE_RECORDS = """
-DELETE FROM chat_requests WHERE id IN (
-    SELECT id FROM chat_requests
-    WHERE state NOT IN ('waiting', 'processing') AND expires_at < now() - make_interval(secs => $1::double precision)
-    ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
-"""
-"""Deletes prompts, replies, attempts and claims of old requests; the ledger's rows hold no text and stay."""
+WITH purged AS (
+    DELETE FROM chat_requests WHERE id IN (
+        SELECT id FROM chat_requests
+        WHERE state NOT IN ('waiting', 'processing')
+          AND expires_at < now() - make_interval(secs => $1::double precision)
+        ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING created_at, client_agent, state, charged
+)""" + add_to_traffic("purged", most="$3")
+"""Deletes prompts, replies, attempts and claims of old requests, and counts each request for its application in the
+same statement; the ledger's rows hold no text and stay."""
 
 PURGE_TOMBSTONES = """
 DELETE FROM chat_operations

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Double,
     ForeignKey,
@@ -32,6 +33,7 @@ from sqlalchemy import (
 
 __all__ = [
     "accounts",
+    "application_traffic",
     "chat_jobs",
     "chat_operations",
     "chat_payloads",
@@ -271,6 +273,18 @@ chat_operations = Table(
     Index("chat_operations_tombstone_idx", "created_at", postgresql_where=text("request_id IS NULL")),
 )
 """The claim of an operation key: the request it made, or the tombstone of a cancel that came first."""
+
+application_traffic = Table(
+    "application_traffic",
+    metadata,
+    Column("day", Date, nullable=False),
+    Column("application", Text, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("replies", BigInteger, nullable=False),
+    Column("charged", BigInteger, nullable=False),
+    PrimaryKeyConstraint("day", "application"),
+)
+"""What applications sent by UTC day, of the requests whose records are deleted (:mod:`horde.native.db.traffic`)."""
 
 horde_state = Table(
     "horde_state",
