@@ -75,6 +75,7 @@ class Sweeper:
     def __init__(self, state: NativeState) -> None:
         self._state = state
         self._failing: set[UUID] = set()
+        self._outage_seconds = max(_MIN_OUTAGE_SECONDS, 5 * state.settings.sweep_seconds)
 
     async def run(self) -> None:
         """Sweep again and again; runs until it is cancelled."""
@@ -97,14 +98,14 @@ class Sweeper:
             seconds = await connection.fetchval(queries.MARK_SWEPT, _SWEEP_LOCK)
             if seconds is None:
                 return False
-            if seconds > max(_MIN_OUTAGE_SECONDS, 5 * self._state.settings.sweep_seconds):
+            if seconds > self._outage_seconds:
                 extended = await connection.execute(queries.EXTEND_DEADLINES, seconds)
                 logger.info("Nobody swept for {:.0f} s; leases are extended by that time ({})", seconds, extended)
         return True
 
     async def _end_expired(self, connection: _Connection) -> bool:
-        jobs = await connection.fetch(queries.FIND_EXPIRED_JOBS, _BATCH)
-        ended = [await self._end_one(connection, _end_attempt, job) for job in jobs]
+        jobs = await connection.fetch(queries.FIND_EXPIRED_JOBS, self._outage_seconds, _BATCH)
+        ended = [await self._end_one(connection, self._end_attempt, job) for job in jobs]
         requests = await connection.fetch(queries.FIND_EXPIRED_REQUESTS, _BATCH)
         ended += [await self._end_one(connection, _expire, request) for request in requests]
         await connection.execute(queries.PURGE_RECORDS, _KEEP_SECONDS, _BATCH, traffic.MAX_APPLICATIONS_A_DAY)
@@ -128,6 +129,33 @@ class Sweeper:
         await self._tell(ending)
         return True
 
+    async def _end_attempt(self, connection: _Connection, found: Fields) -> _Ending | None:
+        """End an attempt whose time ran out: queue its request again, or fault it after the last attempt."""
+        job = await connection.fetchrow(
+            queries.LOCK_EXPIRED_JOB, self._outage_seconds, found["request_id"], found["job_id"]
+        )
+        if job is None:
+            return None
+        if job["attempts"] < MAX_ATTEMPTS:
+            row = await requeue_request(
+                connection,
+                request_id=job["request_id"],
+                job_id=job["job_id"],
+                job_state=JobState.LEASE_EXPIRED,
+                fault=_ABORTED,
+            )
+            return _Ending(job, RequestState.WAITING, JobState.LEASE_EXPIRED, row)
+        await end_request(
+            connection,
+            request_id=job["request_id"],
+            user_id=job["user_id"],
+            job_id=job["job_id"],
+            request_state=RequestState.FAULTED,
+            job_state=JobState.LEASE_EXPIRED,
+            fault=_ABORTED,
+        )
+        return _Ending(job, RequestState.FAULTED, JobState.LEASE_EXPIRED)
+
     def _note_failure(self, request_id: UUID, error: Exception) -> None:
         if request_id in self._failing or len(self._failing) >= _REMEMBERED_FAILURES:
             return
@@ -147,32 +175,6 @@ class Sweeper:
             request_state=ending.request_state,
             job_state=ending.job_state,
         )
-
-
-async def _end_attempt(connection: _Connection, found: Fields) -> _Ending | None:
-    """End an attempt whose time ran out: queue its request again, or fault it after the last attempt."""
-    job = await connection.fetchrow(queries.LOCK_EXPIRED_JOB, found["request_id"], found["job_id"])
-    if job is None:
-        return None
-    if job["attempts"] < MAX_ATTEMPTS:
-        row = await requeue_request(
-            connection,
-            request_id=job["request_id"],
-            job_id=job["job_id"],
-            job_state=JobState.LEASE_EXPIRED,
-            fault=_ABORTED,
-        )
-        return _Ending(job, RequestState.WAITING, JobState.LEASE_EXPIRED, row)
-    await end_request(
-        connection,
-        request_id=job["request_id"],
-        user_id=job["user_id"],
-        job_id=job["job_id"],
-        request_state=RequestState.FAULTED,
-        job_state=JobState.LEASE_EXPIRED,
-        fault=_ABORTED,
-    )
-    return _Ending(job, RequestState.FAULTED, JobState.LEASE_EXPIRED)
 
 
 async def _expire(connection: _Connection, found: Fields) -> _Ending | None:

@@ -312,12 +312,14 @@ _EXPIRED_JOBS = """
 SELECT r.id AS request_id, j.id AS job_id, r.user_id, r.attempts, r.stream
 FROM chat_jobs j JOIN chat_requests r ON r.id = j.request_id AND r.job_id = j.id
 WHERE j.state = 'processing' AND j.deadline_at < now() AND r.state = 'processing' AND r.expires_at > now()
+  AND EXISTS (SELECT FROM horde_state WHERE swept_at > now() - make_interval(secs => $1::double precision))
 """
 
-FIND_EXPIRED_JOBS = _EXPIRED_JOBS + "ORDER BY j.deadline_at LIMIT $1"
-"""Attempts whose time has run out, not locked: each is locked and ended in a transaction of its own."""
+FIND_EXPIRED_JOBS = _EXPIRED_JOBS + "ORDER BY j.deadline_at LIMIT $2"
+"""Attempts whose time has run out, not locked: each is locked and ended in a transaction of its own. None is found so
+long after a sweep's start that the time between may have been an outage: the next start extends leases first."""
 
-LOCK_EXPIRED_JOB = _EXPIRED_JOBS + "AND r.id = $1 AND j.id = $2 FOR UPDATE OF r, j SKIP LOCKED"
+LOCK_EXPIRED_JOB = _EXPIRED_JOBS + "AND r.id = $2 AND j.id = $3 FOR UPDATE OF r, j SKIP LOCKED"
 """One of them, if its time is still over. Both rows are locked, so that a lease renewed meanwhile is seen; what is
 being changed by somebody else is left for the next round."""
 
