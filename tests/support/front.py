@@ -19,11 +19,11 @@ FAST: Mapping[str, Any] = {
     "signal_recheck_seconds": 0.02,
     "fail_fast_grace_seconds": 0.1,
     "cancel_retry_seconds": 0.05,
-    "call_timeout_seconds": 2.0,
-    "submit_timeout_seconds": 2.0,
-    "cancel_timeout_seconds": 1.0,
-    "nonstream_timeout_seconds": 5.0,
-    "stream_timeout_seconds": 5.0,
+    "call_timeout_seconds": 10.0,
+    "submit_timeout_seconds": 10.0,
+    "cancel_timeout_seconds": 5.0,
+    "nonstream_timeout_seconds": 30.0,
+    "stream_timeout_seconds": 30.0,
     "drain_accept_seconds": 0.0,
 }
 """Intervals short enough for tests; what a test is about, it sets itself."""

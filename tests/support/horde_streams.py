@@ -104,7 +104,7 @@ async def arrival(subscription: DeltaSubscription) -> None:
 async def read(subscription: DeltaSubscription, count: int) -> list[DeltaEntry]:
     """Return the next entries, as many as are named at least."""
     entries: list[DeltaEntry] = []
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         while len(entries) < count:
             await arrival(subscription)
             entries += subscription.take()

@@ -8,7 +8,7 @@ import redis
 
 __all__ = ["keys_without_expiry", "lingering_sockets", "open_sockets", "unfinished_tasks"]
 
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 10.0
 """Time in which what is being closed may end: a cancelled task runs its ``finally``, a closed socket its callback."""
 
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message
 
 __all__ = ["Exchange", "InProcessClient", "in_process_client"]
 
-_LIMIT_SECONDS = 10.0
+_LIMIT_SECONDS = 30.0
 """Bound of every wait for the application."""
 
 

@@ -17,7 +17,7 @@ async def wait_until(
     predicate: Predicate,
     *,
     description: str,
-    seconds: float = 5.0,
+    seconds: float = 30.0,
     interval_seconds: float = 0.005,
 ) -> object:
     """Wait until a predicate holds and return its value.

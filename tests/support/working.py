@@ -13,7 +13,7 @@ __all__ = ["WORKER_KEY", "make_worker", "running_model_server", "working"]
 
 WORKER_KEY = "worker-key"
 
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 30.0
 
 
 def make_worker(horde_url: str, backend_url: str, **settings: object) -> WorkerDaemon:

@@ -15,7 +15,7 @@ async def all_noted(waiting: WaitingHorde, count: int) -> None:
     async def noted() -> bool:
         return len(await waiting.records()) == count
 
-    await wait_until(noted, description=f"{count} records in Redis", seconds=20)
+    await wait_until(noted, description=f"{count} records in Redis", seconds=60)
 
 
 async def nothing_open(waiting: WaitingHorde, cancelled: int) -> None:
@@ -23,7 +23,7 @@ async def nothing_open(waiting: WaitingHorde, cancelled: int) -> None:
         states = await waiting.states()
         return states == {"cancelled": cancelled} or None
 
-    await wait_until(ended, description="the Horde to have no open request", seconds=30)
+    await wait_until(ended, description="the Horde to have no open request", seconds=60)
 
 
 async def test_requests_of_a_front_that_was_killed_are_cancelled_by_the_next_one(waiting: WaitingHorde) -> None:
@@ -48,7 +48,8 @@ async def test_requests_of_a_front_that_was_killed_are_cancelled_by_the_next_one
 
 
 async def test_two_fronts_share_what_a_third_left_and_none_cancels_for_the_living(waiting: WaitingHorde) -> None:
-    horde, settings = waiting.native.api_url, waiting.front_settings
+    # The living renew their leases on a machine that is busy, too.
+    horde, settings = waiting.native.api_url, {**waiting.front_settings, "front_lease_seconds": 4}
     async with (
         front_process(horde, **settings) as dying,
         front_process(horde, **settings) as one,
@@ -62,7 +63,7 @@ async def test_two_fronts_share_what_a_third_left_and_none_cancels_for_the_livin
         async def only_the_living_are_left() -> bool:
             return await waiting.states() == {"cancelled": CLIENTS, "waiting": 3}
 
-        await wait_until(only_the_living_are_left, description="the cancels", seconds=30)
+        await wait_until(only_the_living_are_left, description="the cancels", seconds=60)
         await all_noted(waiting, 3)
         assert len(await waiting.leases()) == 2
         await one.kill()
@@ -96,7 +97,7 @@ async def test_a_front_that_was_paused_too_long_tells_its_clients_and_goes_on(wa
 @pytest.mark.rule("CAN-7")
 async def test_a_stop_under_load_leaves_no_request_on_the_horde(waiting: WaitingHorde) -> None:
     horde, settings = waiting.native.api_url, waiting.front_settings
-    async with front_process(horde, **settings, drain_seconds=1) as front:
+    async with front_process(horde, **settings, drain_seconds=4) as front:
         async with waiting.clients(front.url, CLIENTS):
             job = await waiting.worker.pop_job()
             front.send_signal(signal.SIGTERM)

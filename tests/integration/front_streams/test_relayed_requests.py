@@ -76,7 +76,7 @@ async def relayed(redis_url: str, **settings: Any) -> AsyncIterator[Relayed]:
 async def read_until(events: AsyncIterator[str], text: str) -> list[str]:
     """Read events up to the one that holds a text."""
     read: list[str] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for event in events:
             read.append(event)
             if text in event:

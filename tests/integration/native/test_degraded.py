@@ -14,7 +14,7 @@ async def test_without_redis_everything_but_live_text_works(migrated_database_ur
         owner, client = await native.user("an owner"), await native.user("a client", kudos=10)
         await owner.come_online()
         request_id = await client.submit_id(stream=True)
-        job = await owner.pop_job(wait_seconds=5)
+        job = await owner.pop_job(wait_seconds=20)
         assert "stream_progress" not in job["payload"]
         assert (await owner.progress(job["id"], 1, "x")).body == {"cancelled": False}
         assert (await owner.reply(job)).status == 200
@@ -27,7 +27,7 @@ async def test_a_stream_store_that_went_away_costs_no_reply(migrated_database_ur
         owner, client = await native.user("an owner"), await native.user("a client", kudos=10)
         await owner.come_online()
         request_id = await client.submit_id(stream=True)
-        job = await owner.pop_job(wait_seconds=5)
+        job = await owner.pop_job(wait_seconds=20)
         assert (await owner.progress(job["id"], 1, "x" * 84)).body == {"cancelled": False}
         # What was not streamed is not charged for.
         assert (await client.cancel(request_id)).body["kudos"] == 0.0

@@ -119,7 +119,7 @@ class _Life:
             "UPDATE chat_requests SET expires_at = now() WHERE state IN ('waiting', 'processing')"
         )
         open_ones = "SELECT count(*) = 0 FROM chat_requests WHERE state IN ('waiting', 'processing')"
-        await wait_until(lambda: self.native.pool.fetchval(open_ones), description="every request to end", seconds=20)
+        await wait_until(lambda: self.native.pool.fetchval(open_ones), description="every request to end")
 
 
 def _seen(answer: Answer) -> Answer:

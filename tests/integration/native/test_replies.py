@@ -352,7 +352,7 @@ async def test_each_step_is_signalled_after_it_is_true(
         await owner.fault(await owner.pop_job(), "prompt_overflow")
 
         seen: list[tuple[str, str]] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(seen) < 7:
                 message: Any = await subscription.get_message(timeout=1)
                 if message is not None:

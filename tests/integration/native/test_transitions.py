@@ -166,7 +166,7 @@ async def test_a_worker_put_into_maintenance_still_gets_the_answer_it_lost_and_n
 @pytest.mark.rule("NAT-13")
 async def test_a_woken_pop_whose_client_left_passes_the_wake_up_on(migrated_database_url: str) -> None:
     settings = NativeSettings(database_url=SecretStr(migrated_database_url), relook_seconds=25.0)
-    async with open_state(settings, asyncio.Event()) as state, asyncio.timeout(15), asyncio.TaskGroup() as group:
+    async with open_state(settings, asyncio.Event()) as state, asyncio.timeout(18), asyncio.TaskGroup() as group:
         number = await ensure_user(state.pool, "somebody", "a key", kudos=10)
         user = User(number, "somebody", trusted=False, moderator=False)
         left, pops = asyncio.Event(), []

@@ -76,13 +76,13 @@ async def test_any_number_of_tasks_may_wait_for_one_child(tmp_path: Path) -> Non
 async def test_a_program_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     missing = Command(argv=[tmp_path / "missing"], log_path=tmp_path / "log")
     with pytest.raises(StartError, match=r"failed with exit code|Cannot start tool: No such file or directory"):
-        await run_to_end(ChildProcess.start("tool", missing), seconds=5)
+        await run_to_end(ChildProcess.start("tool", missing), seconds=30)
 
 
 async def test_a_program_that_ends_while_it_starts_is_reported_with_its_last_lines(tmp_path: Path) -> None:
     async with running("echo cannot open port; exit 1", tmp_path / "log") as child:
         with pytest.raises(StartError, match="sleeper ended while it started") as failure:
-            await wait_until_ready(child, never, seconds=5)
+            await wait_until_ready(child, never, seconds=30)
     assert failure.value.log_lines == ["cannot open port"]
 
 
@@ -95,7 +95,7 @@ async def test_a_program_that_is_never_ready_is_given_up_in_time(tmp_path: Path)
 async def test_a_full_disk_is_named_when_a_program_dies_of_it(tmp_path: Path) -> None:
     async with running("echo 'could not write: No space left on device'; exit 1", tmp_path / "log") as child:
         with pytest.raises(StartError, match="the disk is full"):
-            await wait_until_ready(child, never, seconds=5)
+            await wait_until_ready(child, never, seconds=30)
 
 
 @pytest.mark.skipif(setpriv_path() is None, reason="the kernel's help is asked for through setpriv")

@@ -47,7 +47,7 @@ async def test_a_part_that_was_still_starting_is_stopped_too(tmp_path: Path) -> 
 async def test_killing_ends_the_wait_for_a_part_that_does_not_stop(tmp_path: Path, wait_until: WaitUntil) -> None:
     stubborn = 'trap "" TERM; echo ready; while :; do sleep 0.01; done'
     supervisor = Supervisor(lambda *_: None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         child = supervisor.start(FRONT, sleeper(tmp_path, FRONT, stubborn))
         await wait_until(child.last_log_lines, description="the trap to be set")
         stopping = asyncio.create_task(supervisor.stop_all(), name="test - stop all")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import orjson
 import pytest
@@ -16,7 +17,9 @@ from horde.oai.horde_client import (
     create_http_client,
 )
 from horde.oai.roots import Roots
+from tests.support.model_horde import ModelHorde
 from tests.support.scripted_horde import Answer, ScriptedHorde, scripted_horde, status
+from tests.support.virtual_time import run_in_virtual_time
 from tests.support.waiting import wait_until
 
 CALLER = Caller("key", "test:1:none")
@@ -78,20 +81,26 @@ async def test_a_call_that_finds_no_slot_within_its_limit_was_not_received_and_b
         first.cancel()
         await asyncio.wait({first})
         horde.statuses = [Answer(body=status("queued"))]
-        assert (await client.status("c", CALLER, limit_seconds=5)).status == 200
+        assert (await client.status("c", CALLER, limit_seconds=30)).status == 200
 
 
-async def test_the_wait_for_a_slot_is_part_of_a_calls_limit() -> None:
-    loop = asyncio.get_running_loop()
-    async with hanging_horde() as horde, calling(horde.url, call_slots=1) as (client, _):
-        first = asyncio.create_task(client.status("a", CALLER, limit_seconds=0.5))
-        await wait_until(lambda: horde.calls, description="the only slot to be taken")
+def test_the_wait_for_a_slot_is_part_of_a_calls_limit() -> None:
+    horde: Any = ModelHorde({"GET": ["silent", "silent"]})
+    client = HordeClient(horde, horde, Roots(["http://horde/api"]), call_slots=1, call_seconds=60, observer=Observed())
+
+    async def call(limit_seconds: float) -> float:
+        loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(HordeUnreachableError):
-            await client.status("b", CALLER, limit_seconds=0.6)
-        assert loop.time() - began < 0.95
-        assert len(horde.calls) == 2
-        await asyncio.wait({first})
+            await client.status("a", CALLER, limit_seconds=limit_seconds)
+        return loop.time() - began
+
+    async def both() -> tuple[float, float]:
+        return await asyncio.gather(call(5), call(6))
+
+    # The second has a second left when the first gives its slot back.
+    assert run_in_virtual_time(both()) == pytest.approx((5, 6), abs=0.01)
+    assert [call.at - horde.calls[0].at for call in horde.calls] == [0, pytest.approx(5, abs=0.01)]
 
 
 @pytest.mark.rule("MET-16", "SUB-10")
