@@ -20,7 +20,7 @@ import orjson
 from loguru import logger
 
 if TYPE_CHECKING:
-    from loguru import Message
+    from loguru import Message, Record
     from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.sdk.metrics.view import View
 
@@ -43,7 +43,7 @@ LogFormat = Literal["auto", "text", "json"]
 SHUTDOWN_SECONDS: Final = 3.0
 """How long the exit of a program waits for its last telemetry to be taken."""
 
-_TEXT_FORMAT = "<green>{time:HH:mm:ss.SSS}</green> <level>{level: <7}</level> <cyan>{extra[service]}</cyan> {message}"
+_TEXT_HEAD = "<green>{time:HH:mm:ss.SSS}</green> <level>{level: <7}</level> <cyan>{extra[service]}</cyan>"
 
 OTLP_ENDPOINTS: Final = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_", "LOGS_"))
 """The variables that name a collector, for everything and for one kind each."""
@@ -68,6 +68,12 @@ class _LoguruHandler(logging.Handler):
             frame = frame.f_back
             depth += 1
         logger.opt(depth=depth, exception=record.exc_info).log(level, record.getMessage())
+
+
+def _format_text(record: "Record") -> str:
+    """Return the form of a line; a process with several workers says which one it is about."""
+    worker = " <magenta>{extra[worker]}</magenta>" if "worker" in record["extra"] else ""
+    return f"{_TEXT_HEAD}{worker} {{message}}\n{{exception}}"
 
 
 def _write_json(message: "Message") -> None:
@@ -97,7 +103,7 @@ def configure_logging(service: str, *, level: str = "INFO", log_format: LogForma
     logger.remove()
     logger.configure(extra={"service": service})
     if as_text:
-        logger.add(sys.stderr, level=level, format=_TEXT_FORMAT, backtrace=False, diagnose=False)
+        logger.add(sys.stderr, level=level, format=_format_text, backtrace=False, diagnose=False)
     else:
         logger.add(_write_json, level=level, format="{message}", backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_LoguruHandler()], level=logging.INFO, force=True)

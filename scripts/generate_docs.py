@@ -89,15 +89,13 @@ def _telemetry_rows() -> list[str]:
 
 
 def settings_page() -> str:
-    """Return the reference of every setting of the three programs, and of the telemetry variables they share."""
+    """Return the reference of the settings of front and native Horde, and of the telemetry variables all share."""
     from horde.native.settings import NativeSettings  # noqa: PLC0415 - the SDK's import is slow and noisy
     from horde.oai.settings import FrontSettings  # noqa: PLC0415
-    from horde.worker.settings import WorkerSettings  # noqa: PLC0415
 
     programs: list[tuple[str, str, type[BaseSettings]]] = [
         ("Front", "horde front", FrontSettings),
         ("Native Horde", "horde native", NativeSettings),
-        ("Worker", "horde worker", WorkerSettings),
     ]
     lines = [
         "# Settings",
@@ -118,8 +116,55 @@ def settings_page() -> str:
         ]
         prefix = settings.model_config.get("env_prefix", "")
         lines += [_setting_row(prefix + name.upper(), field) for name, field in settings.model_fields.items()]
+    lines += ["", "## Worker", "", "`horde worker`: [settings of the worker](worker_settings.md)"]
     lines += _telemetry_rows()
     return "\n".join(lines) + "\n"
+
+
+_WORKER_SETTINGS_HEAD = f"""\
+# Settings of the worker
+
+{_NOTE}
+
+A setting is a variable, an option of `horde worker` and a key of the TOML file that `--config` or `HORDE_WORKER_CONFIG`
+names. What stands over what: the command line, variables, the file, the default; within one of them, what is said for
+one worker stands over what is said for all. Paths in a file start from its folder. `--check-config` says every problem
+at once, with `--probe` also what each model server would be offered as; exit codes 0, 2 for wrong settings, 3 when a
+model server cannot be offered.
+"""
+_WORKER_SETTINGS_TABLES = (
+    (
+        "Of the program",
+        "At the top of the file.",
+    ),
+    (
+        "Of a worker",
+        (
+            "At the top of the file for all workers, in `[workers.LABEL]` for one; `LABEL` has small letters, digits"
+            " and hyphens.\nThe variable for one worker is `HORDE_WORKER_WORKERS__<LABEL>__<SETTING>`, with `_` for"
+            " each hyphen. With several\nworkers, `name`, `model` and `public_model` can only be said for one."
+        ),
+    ),
+)
+
+
+def worker_settings_page() -> str:
+    """Return the reference of the worker's settings: key, variable and option of each."""
+    from horde.worker.options import option_of  # noqa: PLC0415 - as above
+    from horde.worker.settings import KEY_SOURCES, ProgramSettings, WorkerSettings  # noqa: PLC0415
+
+    sources = {name: FieldInfo(annotation=str, default=None, description=text) for name, text in KEY_SOURCES.items()}
+    fields = (ProgramSettings.model_fields, WorkerSettings.model_fields | sources)
+    lines = [_WORKER_SETTINGS_HEAD]
+    for (title, words), listed in zip(_WORKER_SETTINGS_TABLES, fields, strict=True):
+        lines += [f"## {title}", "", words, "", "| Key | Variable | Option | Value | Default | Meaning |"]
+        lines.append("|---|---|---|---|---|---|")
+        for name, field in listed.items():
+            row = _setting_row(f"HORDE_WORKER_{name.upper()}", field).removeprefix("| ")
+            variable, _, rest = row.partition(" | ")
+            lines.append(f"| `{name}` | {variable} | `{option_of(name)}` | {rest}")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _setting_row(variable: str, field: FieldInfo) -> str:
@@ -347,6 +392,7 @@ def admin_page() -> str:
 
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "reference" / "settings.md": settings_page,
+    ROOT / "docs" / "reference" / "worker_settings.md": worker_settings_page,
     ROOT / "docs" / "reference" / "errors.md": errors_page,
     ROOT / "docs" / "reference" / "metrics.md": metrics_page,
     ROOT / "docs" / "reference" / "native_metrics.md": native_metrics_page,

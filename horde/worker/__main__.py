@@ -1,72 +1,86 @@
-"""``python -m horde.worker``: share a model server with a Horde."""
+"""``python -m horde.worker``: share model servers with a Horde.
 
-import argparse
+Exit codes: 0 after a stop by a signal, 1 when a second signal cut it short, 2 for wrong settings, 3 when no worker
+could serve.
+"""
+
 import asyncio
 import importlib.metadata
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
 from loguru import logger
 
 from horde.server import run_event_loop
 from horde.telemetry import configure_logging, shut_down_telemetry, start_telemetry
-from horde.worker.settings import SettingsError, WorkerSettings, load_settings
+from horde.worker.configuration import Configuration, load_configuration
+from horde.worker.options import Arguments, parse_arguments
+from horde.worker.settings import SettingsError
 
 __all__ = ["main"]
 
-_SERVICE_NAME = "horde-worker"
+_SERVICE_NAME: Final = "horde-worker"
 
-_EXIT_OK = 0
-_EXIT_FORCED = 1
-_EXIT_WRONG_SETTINGS = 2
-_EXIT_START_FAILED = 3
-
-
-def _parse_arguments(argv: Sequence[str] | None) -> dict[str, object]:
-    parser = argparse.ArgumentParser(
-        prog="horde worker",
-        description="Share a model server with a Horde. Every option is also a setting, HORDE_WORKER_*.",
-    )
-    parser.add_argument("--horde", dest="horde_url", metavar="URL", help="address of the Horde")
-    parser.add_argument("--key", dest="api_key", help="key of the worker's owner")
-    parser.add_argument("--backend", dest="backend_url", metavar="URL", help="OpenAI base URL of the model server")
-    parser.add_argument("--model", help="model to share, as the model server lists it")
-    parser.add_argument("--name", help="name of the worker")
-    parser.add_argument("--threads", type=int, help="jobs served at a time")
-    return vars(parser.parse_args(argv))
+_EXIT_OK: Final = 0
+_EXIT_FORCED: Final = 1
+_EXIT_WRONG_SETTINGS: Final = 2
+_EXIT_START_FAILED: Final = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the worker until SIGTERM or SIGINT.
-
-    Returns:
-        0 after a stop by signal, 1 when a second signal cut it short, 2 for wrong settings, 3 when it could not serve.
-    """
+    """Run the workers until SIGTERM or SIGINT, or check their configuration; return the exit code."""
+    arguments = parse_arguments(argv)
+    configure_logging(_SERVICE_NAME, level="WARNING")
     try:
-        settings = load_settings(_parse_arguments(argv))
+        configuration = load_configuration(arguments.settings, config=arguments.config)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _EXIT_WRONG_SETTINGS
-    configure_logging(_SERVICE_NAME, level=settings.log_level, log_format=settings.log_format)
+    if arguments.check:
+        return _check(configuration, arguments)
+    return _serve(configuration)
+
+
+def _check(configuration: Configuration, arguments: Arguments) -> int:
+    # The SDK logs while it is imported: after the log is configured.
+    from horde.worker.check import describe, probe_all  # noqa: PLC0415 - see above
+    from horde.worker.schedule import WallClock  # noqa: PLC0415
+
+    sys.stderr.writelines(f"Warning: {warning}\n" for warning in configuration.warnings)
+    sys.stdout.write("\n".join(describe(configuration, WallClock())) + "\n")
+    if not arguments.probe:
+        return _EXIT_OK
+    lines, usable = asyncio.run(probe_all(configuration.workers))
+    sys.stdout.write("\n".join(lines) + "\n")
+    return _EXIT_OK if usable else _EXIT_START_FAILED
+
+
+def _serve(configuration: Configuration) -> int:
+    program = configuration.program
+    configure_logging(_SERVICE_NAME, level=program.log_level, log_format=program.log_format)
+    for warning in configuration.warnings:
+        logger.warning("{}", warning)
     # Metrics are the Horde's and the model server's; a worker exports its calls and its log.
     version = importlib.metadata.version("horde-oai")
-    if start_telemetry(_SERVICE_NAME, version, views=(), log_level=settings.log_level):
+    if start_telemetry(_SERVICE_NAME, version, views=(), log_level=program.log_level):
         from horde.telemetry_spans import instrument_client  # noqa: PLC0415 - costs a good part of a second
 
         instrument_client()
     try:
-        return run_event_loop(lambda: _run(settings))
+        return run_event_loop(partial(_run, configuration))
     finally:
         shut_down_telemetry()
 
 
-async def _run(settings: WorkerSettings) -> int:
-    # The SDK logs while it is imported: after the log is configured.
-    from horde.worker.daemon import WorkerDaemon, WorkerStartError  # noqa: PLC0415 - see above
+async def _run(configuration: Configuration) -> int:
+    from horde.worker.daemon import WorkerStartError  # noqa: PLC0415 - as above
+    from horde.worker.fleet import WorkerFleet  # noqa: PLC0415
 
-    daemon = WorkerDaemon(settings)
-    serving = asyncio.create_task(daemon.run(), name="worker - daemon")
+    fleet = WorkerFleet(configuration.workers)
+    serving = asyncio.create_task(fleet.run(), name="worker - fleet")
     signalled = False
 
     def handle_signal() -> None:
@@ -74,7 +88,7 @@ async def _run(settings: WorkerSettings) -> int:
         if signalled:
             serving.cancel()
         signalled = True
-        daemon.stop()
+        fleet.stop()
 
     _handle_signals(handle_signal)
     try:

@@ -18,9 +18,10 @@ from horde.worker.declaration import DeclarationError, OperatorLimits, WorkerOff
 from horde.worker.horde_client import HordeClient
 from horde.worker.job import Job, JobRunner
 from horde.worker.poppers import JobBoard, Popper, WorkerRefusedError, withdraw
+from horde.worker.schedule import ServingHours, WallClock
 from horde.worker.settings import WorkerSettings
 
-__all__ = ["WorkerDaemon", "WorkerStartError"]
+__all__ = ["WorkerDaemon", "WorkerStartError", "backend_location", "operator_limits"]
 
 _ABANDON_SECONDS: Final = 5.0
 """Time that abandoned jobs have to be faulted, before their tasks are cancelled."""
@@ -30,7 +31,15 @@ _SPARE_CONNECTIONS: Final = 4
 
 
 class WorkerStartError(Exception):
-    """The worker cannot serve; the message is one sentence for its operator."""
+    """The worker cannot serve; the message is one sentence for its operator.
+
+    Attributes:
+        final: Waiting changes nothing.
+    """
+
+    def __init__(self, message: str, *, final: bool = True) -> None:
+        super().__init__(message)
+        self.final = final
 
 
 class WorkerDaemon:
@@ -38,10 +47,14 @@ class WorkerDaemon:
 
     Args:
         settings: The settings.
+        label: The worker's name in the configuration; empty for one without.
+        clock: The time of day, which its schedule goes by.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, *, label: str = "", clock: WallClock | None = None) -> None:
         self._settings = settings
+        self._label = label
+        self._hours = ServingHours(settings.read_schedule(), clock or WallClock())
         self._stopping = asyncio.Event()
         self._interrupted = asyncio.Event()
         self._abandoned = asyncio.Event()
@@ -59,13 +72,14 @@ class WorkerDaemon:
         Raises:
             WorkerStartError: The model server cannot be used, or the Horde does not take this worker.
         """
-        location = self._backend_location()
+        await self._hours.wait_until_open(self._stopping)
+        location = backend_location(self._settings)
         async with create_backend_session(location) as session:
             found = await self._find_backend(lambda: recognise_backend(session, location))
             if found is None:
                 return
             backend, offer = found
-            name = self._settings.worker_name(offer.model)
+            name = self._settings.worker_name(offer.model, self._label)
             connections = 2 * offer.threads + _SPARE_CONNECTIONS
             key = self._settings.api_key.get_secret_value()
             async with HordeClient(self._settings.horde_url, key, connection_limit=connections) as horde:
@@ -82,7 +96,8 @@ class WorkerDaemon:
                 await withdraw(horde, offer, name, board.running)
                 if refusal is not None:
                     break
-                if self._health.is_down:
+                rested = await self._hours.wait_until_open(self._stopping)
+                if self._health.is_down or rested:
                     offer = await self._wait_for_backend(backend, offer, runner)
             await self._drain(board)
         if refusal is not None:
@@ -120,11 +135,17 @@ class WorkerDaemon:
         try:
             async with asyncio.TaskGroup() as group:
                 popping = group.create_task(popper.run(), name="worker - popper")
+                closing = group.create_task(self._interrupt_when_closed(), name="worker - schedule")
                 await self._interrupted.wait()
                 popping.cancel()
+                closing.cancel()
         except* WorkerRefusedError as errors:
             refusal = next(error for error in errors.exceptions if isinstance(error, WorkerRefusedError))
         return refusal
+
+    async def _interrupt_when_closed(self) -> None:
+        await self._hours.wait_until_closed()
+        self._interrupted.set()
 
     async def _run_job(self, runner: JobRunner, board: JobBoard, job: Job) -> None:
         try:
@@ -160,12 +181,12 @@ class WorkerDaemon:
             try:
                 backend = await recognise()
                 profile = await backend.probe()
-                offer = build_offer(profile, self._operator_limits())
+                offer = build_offer(profile, operator_limits(self._settings))
             except BackendUnavailableError as error:
                 delay = backoff.next_delay()
                 if asyncio.get_running_loop().time() + delay > deadline:
                     raise WorkerStartError(
-                        f"{error} Start it, or set HORDE_WORKER_BACKEND_URL to where it is."
+                        f"{error} Start it, or set HORDE_WORKER_BACKEND_URL to where it is.", final=False
                     ) from error
                 await self._pause(delay)
             except (BackendError, DeclarationError) as error:
@@ -176,25 +197,28 @@ class WorkerDaemon:
         return None
 
     async def _wait_for_backend(self, backend: ChatBackend, offer: WorkerOffer, runner: JobRunner) -> WorkerOffer:
-        """Probe until the model server is back with the same model, or the worker is stopped.
+        """Probe until the model server is there with the same model, or the worker is stopped.
 
-        A first probe that fails too ends the jobs whose connections have not noticed: somebody waits for each, and
-        another worker can serve it.
+        After a rest too: nobody looked after it meanwhile. A first probe that fails too ends the jobs whose
+        connections have not noticed: somebody waits for each, and another worker can serve it.
         """
-        logger.warning("The model server is away: no jobs are taken until it is back.")
+        if self._health.is_down:
+            logger.warning("The model server is away: no jobs are taken until it is back.")
         backoff = Backoff(0.5, 30.0)
-        await self._pause(self._health.pause_before_probe())
+        if self._health.is_down:
+            await self._pause(self._health.pause_before_probe())
         while not self._stopping.is_set():
             try:
                 profile = await backend.probe()
-                found = build_offer(profile, self._operator_limits())
+                found = build_offer(profile, operator_limits(self._settings))
             except (BackendError, DeclarationError) as error:
                 logger.debug("The model server is still away: {}", error)
                 runner.lose_backend()
             else:
                 if found.model == offer.model:
-                    logger.info("The model server is back.")
-                    self._health.note_back()
+                    if self._health.is_down:
+                        logger.info("The model server is back.")
+                        self._health.note_back()
                     if not self._stopping.is_set():
                         self._interrupted.clear()
                     return found
@@ -210,23 +234,27 @@ class WorkerDaemon:
         except TimeoutError:
             return
 
-    def _backend_location(self) -> BackendLocation:
-        key = self._settings.backend_api_key
-        return BackendLocation(
-            base_url=self._settings.backend_url,
-            api_key=None if key is None else key.get_secret_value(),
-            model=self._settings.model,
-            stall_seconds=self._settings.backend_stall_seconds,
-        )
 
-    def _operator_limits(self) -> OperatorLimits:
-        return OperatorLimits(
-            public_model=self._settings.public_model,
-            threads=self._settings.threads,
-            context_length=self._settings.context_length,
-            max_length=self._settings.max_length,
-            exclude=self._settings.exclude,
-        )
+def backend_location(settings: WorkerSettings) -> BackendLocation:
+    """Return where a worker's model server is."""
+    key = settings.backend_api_key
+    return BackendLocation(
+        base_url=settings.backend_url,
+        api_key=None if key is None else key.get_secret_value(),
+        model=settings.model,
+        stall_seconds=settings.backend_stall_seconds,
+    )
+
+
+def operator_limits(settings: WorkerSettings) -> OperatorLimits:
+    """Return what a worker's operator set."""
+    return OperatorLimits(
+        public_model=settings.public_model,
+        threads=settings.threads,
+        context_length=settings.context_length,
+        max_length=settings.max_length,
+        exclude=settings.exclude,
+    )
 
 
 async def _within(seconds: float, board: JobBoard) -> bool:

@@ -1,28 +1,72 @@
-"""Settings of the worker: environment variables ``HORDE_WORKER_*``, options of the command line above them."""
+"""What a worker can be told: the settings of one worker, and those of the program that runs it.
+
+Where values come from, and which stands over which, is :mod:`horde.worker.configuration`'s.
+"""
 
 import hashlib
-import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
 from horde.telemetry import LogFormat
+from horde.worker.schedule import Schedule, Window, find_zone
 
-__all__ = ["SettingsError", "WorkerSettings", "load_settings"]
+__all__ = ["KEY_SOURCES", "ONE_WORKER", "ProgramSettings", "SettingsError", "WorkerSettings"]
 
-_PREFIX = "HORDE_WORKER_"
+KEY_SOURCES: Final = {
+    "api_key_env": "Environment variable that holds `api_key`, instead of it.",
+    "api_key_file": "File that holds `api_key` and nothing else, instead of it.",
+    "backend_api_key_env": "Environment variable that holds `backend_api_key`, instead of it.",
+    "backend_api_key_file": "File that holds `backend_api_key` and nothing else, instead of it.",
+}
+"""Settings that say where a key is, and what they mean."""
+
+ONE_WORKER: Final = frozenset({"name", "model", "public_model"})
+"""Settings that can be meant for one worker only."""
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message names it and says what is expected."""
+    """Settings are wrong.
+
+    Attributes:
+        problems: A sentence each, with the place of the setting and never with its value.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
-class WorkerSettings(BaseSettings):
-    """What the worker is told; everything else it finds out from the model server."""
+def _split(separator: str) -> BeforeValidator:
+    """Return what reads a list out of a text; a list passes as it is."""
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+    def split(value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(separator) if part.strip())
+        return value
+
+    return BeforeValidator(split)
+
+
+class ProgramSettings(BaseModel):
+    """What holds for the whole program."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    log_level: Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"] = Field(
+        default="INFO",
+        description="Lowest level that is logged.",
+    )
+    log_format: LogFormat = Field(
+        default="auto",
+        description="`text`, `json`, or `auto`: text on a terminal, JSON elsewhere.",
+    )
+
+
+class WorkerSettings(BaseModel):
+    """What one worker is told; everything else it finds out from the model server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     horde_url: str = Field(
         default="https://aihorde.net/api",
@@ -30,14 +74,15 @@ class WorkerSettings(BaseSettings):
     )
     api_key: SecretStr = Field(
         min_length=1,
-        description="Key of the user who owns the worker and earns its kudos. Required.",
+        description="Key of the user who owns the worker and earns its kudos.",
     )
     backend_url: str = Field(
         default="http://127.0.0.1:8080/v1",
-        description="OpenAI base URL of the model server to share.",
+        description="OpenAI base URL of the model server to share. Required beside other workers.",
     )
     backend_api_key: SecretStr | None = Field(
         default=None,
+        min_length=1,
         description="Bearer key of the model server, when it wants one.",
     )
     backend_start_seconds: float = Field(
@@ -85,9 +130,19 @@ class WorkerSettings(BaseSettings):
         le=16384,
         description="Longest reply in tokens; a quarter of the context length, at most 4096, when left out.",
     )
-    exclude: Annotated[tuple[str, ...], NoDecode] = Field(
+    exclude: Annotated[tuple[str, ...], _split(",")] = Field(
         default=(),
-        description="Features and guarantees to withhold, separated by commas, such as `seed,json_schema`.",
+        description="Features and guarantees to withhold, such as `seed,json_schema`; separated by commas.",
+    )
+    schedule: Annotated[tuple[str, ...], _split(";")] = Field(
+        default=(),
+        description="When to serve, such as `mon-fri 22:00-07:00; sat,sun 00:00-24:00`; always when left out;"
+        " separated by semicolons.",
+    )
+    time_zone: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Time zone of the schedule, such as `Europe/Berlin`; the machine's own when left out.",
     )
     wait_seconds: float = Field(
         default=20.0,
@@ -100,14 +155,6 @@ class WorkerSettings(BaseSettings):
         ge=0,
         description="Time that running jobs have to finish after a stop signal, before they are faulted.",
     )
-    log_level: Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"] = Field(
-        default="INFO",
-        description="Lowest level that is logged.",
-    )
-    log_format: LogFormat = Field(
-        default="auto",
-        description="`text`, `json`, or `auto`: text on a terminal, JSON elsewhere.",
-    )
 
     @field_validator("horde_url", "backend_url")
     @classmethod
@@ -116,62 +163,49 @@ class WorkerSettings(BaseSettings):
             raise ValueError("a URL that starts with http:// or https:// is expected")
         return value.rstrip("/")
 
-    @field_validator("exclude", mode="before")
+    @field_validator("exclude")
     @classmethod
-    def _split_list(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+    def _check_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value:
+            # The SDK takes a second to import, and logs while it does: not before somebody withholds something.
+            from horde_sdk.generation_parameters.text.chat_policy import (  # noqa: PLC0415
+                KNOWN_CHAT_DECLARATIONS,
+                parse_chat_declaration,
+            )
+
+            for name in value:
+                if parse_chat_declaration(name) is None:
+                    raise ValueError(f"{name} is none of {', '.join(sorted(KNOWN_CHAT_DECLARATIONS))}")
         return value
 
-    def worker_name(self, model: str) -> str:
-        """Return the worker's name: the one set, or one that is stable for this owner and model and tells neither.
+    @field_validator("schedule")
+    @classmethod
+    def _check_schedule(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for window in value:
+            Window.parse(window)
+        return value
+
+    @field_validator("time_zone")
+    @classmethod
+    def _check_zone(cls, value: str | None) -> str | None:
+        if value is not None:
+            find_zone(value)
+        return value
+
+    def read_schedule(self) -> Schedule:
+        """Return the schedule."""
+        zone = None if self.time_zone is None else find_zone(self.time_zone)
+        return Schedule(tuple(Window.parse(window) for window in self.schedule), zone)
+
+    def worker_name(self, model: str, label: str = "") -> str:
+        """Return the worker's name: the one set, or one that stays the same and tells neither key nor label.
 
         Args:
             model: Public name of the model.
+            label: The worker's name in the configuration; empty for one without.
         """
         if self.name is not None:
             return self.name
-        digest = hashlib.sha256(f"{self.api_key.get_secret_value()}\n{model}".encode()).hexdigest()
+        parts = [self.api_key.get_secret_value(), model, *([label] if label else [])]
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         return f"{model[:80]} {digest[:8]}"
-
-
-def load_settings(
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-) -> WorkerSettings:
-    """Read the settings.
-
-    Args:
-        overrides: Values of the command line, by field name; None values count as left out.
-        environment: Looked through for unknown variables; the process's own when left out.
-
-    Raises:
-        SettingsError: A value is wrong, the key is missing, or a variable with the prefix is unknown.
-    """
-    given = os.environ if environment is None else environment
-    for variable in sorted(given):
-        if variable.upper().startswith(_PREFIX) and not _is_known(variable, given[variable]):
-            raise SettingsError(f"{variable} is no setting of the worker; remove it or correct its name.")
-    try:
-        return WorkerSettings(**{name: value for name, value in (overrides or {}).items() if value is not None})
-    except ValidationError as error:
-        raise SettingsError(_first_fault(error)) from None
-
-
-def _is_known(variable: str, value: str) -> bool:
-    """Whether a variable is a setting, or what a cluster injects for a service called ``horde-worker``."""
-    name = variable.upper().removeprefix(_PREFIX)
-    if name.lower() in WorkerSettings.model_fields:
-        return True
-    injected = name.endswith("SERVICE_HOST") or "SERVICE_PORT" in name or name.startswith("PORT_")
-    return injected or (name == "PORT" and value.startswith(("tcp://", "udp://")))
-
-
-def _first_fault(error: ValidationError) -> str:
-    """Say what is wrong with the first wrong setting; its value may be a key and is never shown."""
-    fault = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    name = str(fault["loc"][0]) if fault["loc"] else ""
-    if fault["type"] == "missing":
-        return f"{_PREFIX}{name.upper()} is not set; the worker needs it."
-    return f"{_PREFIX}{name.upper()} is wrong: {fault['msg'].removeprefix('Value error, ')}."

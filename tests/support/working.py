@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 
 from horde.worker.daemon import WorkerDaemon
-from horde.worker.settings import load_settings
+from horde.worker.settings import WorkerSettings
 
 __all__ = ["WORKER_KEY", "make_worker", "running_model_server", "working"]
 
@@ -19,7 +19,7 @@ _STOP_SECONDS = 30.0
 def make_worker(horde_url: str, backend_url: str, **settings: object) -> WorkerDaemon:
     """Return a worker that was not started; it takes no time to drain."""
     given = {"horde_url": horde_url, "backend_url": backend_url, "api_key": WORKER_KEY, "drain_seconds": 0.0}
-    return WorkerDaemon(load_settings({**given, **settings}))
+    return WorkerDaemon(WorkerSettings.model_validate({**given, **settings}))
 
 
 @contextlib.asynccontextmanager

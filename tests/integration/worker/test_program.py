@@ -1,15 +1,13 @@
 """The worker and the model server as programs: exit codes, signals, what they say."""
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import ended, program
 from tests.support.scripted_model import Finish, Say, ScriptedModel, Stall
 from tests.support.scripted_pops import ScriptedPops, chat_job
 from tests.support.serving import Served
@@ -20,32 +18,6 @@ _EXIT_SECONDS = 30.0
 
 type Horde = Served[ScriptedPops]
 type Model = Served[ScriptedModel]
-
-
-@asynccontextmanager
-async def program(module: str, *arguments: str, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        *arguments,
-        env={**os.environ, **variables},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    """Wait for the end of a program; return its exit code and what it said."""
-    async with asyncio.timeout(_EXIT_SECONDS):
-        output, _ = await process.communicate()
-    return process.returncode, output.decode()
 
 
 def worker(horde: str, model: str, **variables: str) -> dict[str, str]:
@@ -61,7 +33,7 @@ async def test_wrong_settings_are_one_sentence_and_exit_code_2() -> None:
     async with program("horde.worker", HORDE_WORKER_TREADS="1", HORDE_WORKER_API_KEY="k") as process:
         assert await ended(process) == (
             2,
-            "HORDE_WORKER_TREADS is no setting of the worker; remove it or correct its name.\n",
+            "HORDE_WORKER_TREADS is no setting of the worker; did you mean HORDE_WORKER_THREADS?\n",
         )
 
 
