@@ -24,11 +24,13 @@ class Addresses:
         native_url: The Horde, with ``/api``.
         front_url: The front, with ``/v1``.
         logs: Folder of the log files.
+        images: Folder of the images that requests hold.
     """
 
     native_url: str
     front_url: str
     logs: Path
+    images: Path
 
 
 def native_command(addresses: Addresses, listener: socket.socket, *, database_url: str, redis_url: str) -> Command:
@@ -37,6 +39,7 @@ def native_command(addresses: Addresses, listener: socket.socket, *, database_ur
         "HORDE_NATIVE_DATABASE_URL": database_url,
         "HORDE_NATIVE_REDIS_URL": redis_url,
         "HORDE_NATIVE_LISTEN_FD": str(listener.fileno()),
+        "HORDE_NATIVE_IMAGE_STORE": str(addresses.images),
         "HORDE_NATIVE_LOG_FORMAT": _LOG_FORMAT,
     }
     return _program("horde.native", addresses.logs / "native.log", settings, inherited=(listener.fileno(),))

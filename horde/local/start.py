@@ -107,6 +107,7 @@ class Start:
                 native_url=f"http://127.0.0.1:{native.getsockname()[1]}/api",
                 front_url=f"http://127.0.0.1:{front.getsockname()[1]}/v1",
                 logs=self._state.logs,
+                images=self._state.images,
             )
             async with aiohttp.ClientSession(timeout=_PROBE_TIMEOUT) as http:
                 try:

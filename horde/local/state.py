@@ -77,6 +77,11 @@ class StateFolder:
         """Folder of the parts' logs; each start writes them anew."""
         return self.path / "logs"
 
+    @property
+    def images(self) -> Path:
+        """Folder of the images that requests hold while they are served; made by the native Horde."""
+        return self.path / "images"
+
     def keys(self) -> LocalKeys:
         """Return the users' keys, made on first use and readable by this user alone.
 

@@ -11,13 +11,17 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from horde.client_address import ClientAddresses
-from horde.native.db.engine import open_pool
+from horde.native.db import reads
+from horde.native.db.engine import Pool, open_pool
 from horde.native.held_pops import HeldPops, listen_for_wakes
 from horde.native.http import EXCEPTION_HANDLERS
+from horde.native.images.fetch import ImageFetcher
+from horde.native.images.keeper import ImageKeeper
+from horde.native.images.store import IMAGE_PATH, open_image_store
 from horde.native.moderation import PromptFilter, load_patterns
 from horde.native.publish import Publisher, create_redis
 from horde.native.rate_limits import SubmitLimiter
-from horde.native.routes import chat, jobs, models, status, users, workers
+from horde.native.routes import chat, images, jobs, models, status, users, workers
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
 from horde.native.state import NativeState
@@ -25,6 +29,10 @@ from horde.native.sweeper import Sweeper
 from horde.native.users import UserDirectory
 
 __all__ = ["NativeState", "create_app"]
+
+
+_IMAGE_SWEEPS: Final = 5
+"""Sweeps of leases between two of images: those can wait."""
 
 
 class _Shared(TypedDict):
@@ -47,7 +55,9 @@ async def open_state(
         redis = create_redis(settings.redis_url.get_secret_value()) if settings.redis_url else None
         if redis is not None:
             stack.push_async_callback(redis.aclose)
+        images = await stack.enter_async_context(_open_images(settings, pool))
         state = NativeState(
+            images=images,
             settings=settings,
             pool=pool,
             redis=redis,
@@ -64,6 +74,19 @@ async def open_state(
         await state.queue.refresh()
         await stack.enter_async_context(_background(state, on_failure))
         yield state
+
+
+@contextlib.asynccontextmanager
+async def _open_images(settings: NativeSettings, pool: Pool) -> AsyncIterator[ImageKeeper | None]:
+    if not settings.image_store:
+        yield None
+        return
+    store = open_image_store(settings.image_store, await pool.fetchval(reads.READ_SHARED_KEY, "image_urls"))
+    async with (
+        ImageFetcher(settings.image_networks) as fetcher,
+        ImageKeeper(pool, store, fetcher, _IMAGE_SWEEPS * settings.sweep_seconds) as keeper,
+    ):
+        yield keeper
 
 
 def _prompt_filter(settings: NativeSettings) -> PromptFilter | None:
@@ -84,6 +107,8 @@ async def _background(state: NativeState, on_failure: Callable[[], object] | Non
             group.create_task(Sweeper(state).run(), name="native - sweeper"),
             group.create_task(_release_pops(state), name="native - pop release"),
         ]
+        if state.images is not None:
+            tasks.append(group.create_task(state.images.run(), name="native - image sweeper"))
         if state.redis is not None:
             wakes = listen_for_wakes(state.redis, state.held_pops)
             tasks.append(group.create_task(wakes, name="native - wake listener"))
@@ -120,6 +145,7 @@ ROUTES: Final = (
     Route("/api/v2/generate/chat/progress", jobs.progress, methods=["POST"]),
     Route("/api/v2/generate/text/pop", jobs.pop, methods=["POST"]),
     Route("/api/v2/generate/text/submit", jobs.submit, methods=["POST"]),
+    Route(IMAGE_PATH + "{id}", images.show_image, methods=["GET"]),
     Route("/api/v2/status/models", models.list_models, methods=["GET"]),
     Route("/api/v2/status/performance", status.performance, methods=["GET"]),
     Route("/api/v2/status/heartbeat", status.heartbeat, methods=["GET"]),

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from horde_sdk.generation_parameters.text.chat_policy import ChatRequirements, chat_request_requirements
 
@@ -24,6 +25,7 @@ from horde.native.context import ContextFit, ContextFitError, default_context_le
 from horde.native.db import reads
 from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode
+from horde.native.images.references import referenced_images
 from horde.native.kudos import free_output_allowance, model_multiplier, price_cents, to_kudos
 from horde.native.payload import count_images, narrow_tools
 from horde.native.state import NativeState
@@ -76,6 +78,7 @@ class Draft:
         prospects: What is known of each listed model, in the request's order.
         messages: The messages that are left after fitting.
         image_count: Images in them.
+        pictures: Those images as they will be stored, by the id their parts refer to.
         requirements: What a worker has to declare.
         max_length: Reply length after lowering, tokens.
         max_context_length: Context length after fitting, tokens.
@@ -94,6 +97,7 @@ class Draft:
     prospects: list[Prospect] = field(init=False)
     messages: Sequence[Mapping[str, Any]] = field(init=False)
     image_count: int = 0
+    pictures: dict[UUID, bytes] = field(default_factory=dict)
     requirements: ChatRequirements = field(init=False)
     max_length: int = 0
     max_context_length: int = 0
@@ -210,10 +214,15 @@ async def check_online_workers(_state: NativeState, draft: Draft) -> None:
         )
 
 
-async def check_images(_state: NativeState, draft: Draft) -> None:
-    """Images can be stored; this Horde has no storage for them."""
-    if count_images(draft.chat["messages"]):
+async def check_images(state: NativeState, draft: Draft) -> None:
+    """Every image can be had, is a picture within the limits, and there is a place for it; nothing is stored yet."""
+    messages = draft.chat["messages"]
+    if not count_images(messages):
+        return
+    if state.images is None:
         raise RefusalError(ReturnCode.CHAT_IMAGE_STORAGE_UNAVAILABLE)
+    if not draft.body.dry_run:
+        draft.chat["messages"], draft.pictures = await state.images.take_in(messages)
 
 
 async def fit_messages(_state: NativeState, draft: Draft) -> None:
@@ -234,6 +243,8 @@ async def fit_messages(_state: NativeState, draft: Draft) -> None:
         raise RefusalError(ReturnCode.PROMPT_EXCEEDS_CONTEXT, str(error)) from None
     draft.messages = [messages[index] for index in fitted.kept]
     draft.image_count = count_images(draft.messages)
+    if draft.pictures:
+        draft.pictures = {image: draft.pictures[image] for image in referenced_images(draft.messages)}
     draft.requirements = draft.derive_requirements(draft.messages)
     draft.max_context_length = fitted.context_length
     draft.adjustments.extend(fitted.adjustments)

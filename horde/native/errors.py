@@ -54,6 +54,7 @@ class ReturnCode(StrEnum):
     INVALID_JOB_ID = "InvalidJobID"
     WORKER_NOT_FOUND = "WorkerNotFound"
     USER_NOT_FOUND = "UserNotFound"
+    IMAGE_NOT_FOUND = "ImageNotFound"
     NOT_FOUND = "NotFound"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     BODY_READ_TIMEOUT = "BodyReadTimeout"
@@ -118,6 +119,7 @@ _ROWS: Final[tuple[tuple[ReturnCode, int | None, str], ...]] = (
     (ReturnCode.INVALID_JOB_ID, 404, "There is no such job, or its attempt has ended. Drop the job."),
     (ReturnCode.WORKER_NOT_FOUND, 404, "There is no such worker."),
     (ReturnCode.USER_NOT_FOUND, 404, "There is no such user."),
+    (ReturnCode.IMAGE_NOT_FOUND, 404, "No image is at this address, or the address has expired."),
     (ReturnCode.NOT_FOUND, 404, "There is nothing at this path."),
     (ReturnCode.METHOD_NOT_ALLOWED, 405, "This path does not serve this method."),
     (ReturnCode.BODY_READ_TIMEOUT, 408, "The body did not arrive in time."),

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -82,6 +83,18 @@ class NativeSettings(BaseSettings):
         default=(),
         description="Addresses and networks (CIDR), comma-separated, whose `X-Forwarded-For` is believed.",
     )
+    public_url: str | None = Field(
+        default=None,
+        description="Address at which workers reach this Horde, for URLs of images; else the one a pop was sent to.",
+    )
+    image_store: str = Field(
+        default="horde-images",
+        description="Where images are kept: a folder, or `s3://bucket/prefix`; empty refuses requests with images.",
+    )
+    image_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
+        default=(),
+        description="Networks (CIDR), comma-separated, that images may be fetched from although they are not public.",
+    )
     progress_interval_seconds: float = Field(
         default=1.0, gt=0, description="How often workers are asked to post progress."
     )
@@ -109,7 +122,23 @@ class NativeSettings(BaseSettings):
             load_patterns(value)
         return value
 
-    @field_validator("trusted_fronts", mode="before")
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, value: str | None) -> str | None:
+        """Require an address of the web, and drop the slash at its end."""
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("an address begins with http:// or https://")
+        return value.rstrip("/") if value else None
+
+    @field_validator("image_store")
+    @classmethod
+    def _check_image_store(cls, value: str) -> str:
+        """Require a folder or a bucket."""
+        if "://" in value and not value.startswith("s3://"):
+            raise ValueError("images are kept in a folder or at an s3:// address")
+        return value
+
+    @field_validator("trusted_fronts", "image_networks", mode="before")
     @classmethod
     def _split_list(cls, value: object) -> object:
         """Read a comma-separated list."""

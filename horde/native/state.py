@@ -8,12 +8,14 @@ from redis.asyncio import Redis
 from horde.client_address import ClientAddresses
 from horde.native.db.engine import Pool
 from horde.native.held_pops import HeldPops
+from horde.native.images.keeper import ImageKeeper
 from horde.native.metrics import NativeMetrics
 from horde.native.moderation import PromptFilter
 from horde.native.publish import Publisher
 from horde.native.rate_limits import SubmitLimiter
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
+from horde.native.turns import Turns
 from horde.native.users import UserDirectory
 
 __all__ = ["NativeState"]
@@ -36,6 +38,8 @@ class NativeState:
         addresses: Reads whose call it is, behind trusted fronts.
         moderation: The operator's filter of prompts, or None.
         metrics: The instruments.
+        images: Takes in, stores and hands out pictures, or None where there is no storage.
+        turns: Lets copies of one operation through one after the other.
         known_models: Models this process has made known, so that each is written once.
     """
 
@@ -51,4 +55,6 @@ class NativeState:
     addresses: ClientAddresses = field(default_factory=lambda: ClientAddresses(()))
     moderation: PromptFilter | None = None
     metrics: NativeMetrics = field(default_factory=NativeMetrics)
+    images: ImageKeeper | None = None
+    turns: Turns = field(default_factory=Turns)
     known_models: set[str] = field(default_factory=set)

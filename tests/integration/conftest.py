@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -35,9 +36,9 @@ class Chain:
 
 
 @pytest.fixture
-async def chain(migrated_database_url: str, redis_url: str) -> AsyncIterator[Chain]:
-    """A front over a native Horde, with a user and a worker's owner."""
-    async with running_native(migrated_database_url, redis_url) as native:
+async def chain(migrated_database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Chain]:
+    """A front over a native Horde that stores images, with a user and a worker's owner."""
+    async with running_native(migrated_database_url, redis_url, image_store=str(tmp_path / "images")) as native:
         settings = FrontSettings(horde_urls=(native.api_url,), redis_url=redis_url, drain_accept_seconds=0)
         user = await native.user("a user", kudos=1000)
         worker = await native.user("a worker's owner")

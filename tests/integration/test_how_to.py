@@ -11,9 +11,10 @@ import openai
 import orjson
 import pytest
 from horde_sdk.generation_parameters.text.chat_policy import ChatGuarantee
+from horde_sdk.worker.chat_declaration import ChatImageTransport
 
 from tests.integration.conftest import Chain
-from tests.support.native_server import MODEL, declaration, pop_body
+from tests.support.native_server import MODEL, declaration, pop_body, seeing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOW_TO = DOCS / "how-to" / "chat_completions.md"
@@ -72,7 +73,8 @@ async def pool_of_workers(chain: Chain) -> AsyncIterator[None]:
     await chain.worker.come_online(name="gone", declared=declaration(UNSERVED_MODEL))
     await chain.native.make_time_pass(600)
     plain = declaration(PLAIN_MODEL, without=ChatGuarantee.TOOL_CHOICE_ENFORCED)
-    pops: list[dict[str, Any]] = [{"name": "able"}, {"name": "plain", "declared": plain}]
+    able = seeing(ChatImageTransport.URL)
+    pops: list[dict[str, Any]] = [{"name": "able", "declared": able}, {"name": "plain", "declared": plain}]
     for pop in pops:
         await chain.worker.come_online(**pop)
     workers = [asyncio.create_task(serve_jobs(chain, **pop), name=f"test - {pop['name']}") for pop in pops]
@@ -99,12 +101,6 @@ async def test_every_example_and_check_of_the_page_works(chain: Chain, monkeypat
             await run(code.replace("<unserved model>", UNSERVED_MODEL), names)
         assert names["model"] == MODEL
         assert names["plain"] == [PLAIN_MODEL]
-        # The native Horde has no image store yet, and the page says so; both change together.
-        (images,) = blocks(HOW_TO, "images")
-        names["client"] = names["client"].with_options(max_retries=0)
-        with pytest.raises(openai.InternalServerError) as refused:
-            await run(images, names)
-        assert refused.value.code == "ChatImageStorageUnavailable"
     names["client"].close()
 
 

@@ -14,6 +14,7 @@ import orjson
 from horde_sdk.generation_parameters.text.chat_policy import ChatFeature, ChatGuarantee, ChatWorkerLimits
 from horde_sdk.worker.chat_declaration import (
     ChatFinishReason,
+    ChatImageTransport,
     ChatUsage,
     ChatWorkerDeclaration,
     build_chat_reply_submit,
@@ -26,17 +27,21 @@ from horde.native.settings import NativeSettings
 from horde.native.users import ensure_user
 from horde.server import ServeOptions, bind_socket, serve
 
-__all__ = ["Answer", "Caller", "NativeServer", "declaration", "pop_body", "running_native", "submit_body"]
+__all__ = ["Answer", "Caller", "NativeServer", "declaration", "pop_body", "running_native", "seeing", "submit_body"]
 
 MODEL: Final = "test/model-a"
 """The model that bodies and declarations name when a test does not."""
 
 _CALL_SECONDS: Final = 30.0
 
+_QUICK: Final = {"sweep_seconds": 0.05, "snapshot_seconds": 0.05, "relook_seconds": 0.5, "image_store": ""}
+"""Settings of a Horde whose background work a test need not wait for, without a store for images."""
+
 _AGEING: Final = (
     "UPDATE chat_requests SET created_at = created_at - $1::interval, expires_at = expires_at - $1::interval",
     "UPDATE chat_jobs SET popped_at = popped_at - $1::interval, deadline_at = deadline_at - $1::interval",
     "UPDATE workers SET last_seen_at = last_seen_at - $1::interval",
+    "UPDATE chat_images SET created_at = created_at - $1::interval",
     "UPDATE chat_operations SET created_at = created_at - $1::interval",
 )
 
@@ -163,6 +168,15 @@ def declaration(model: str = MODEL, *, without: object = (), **limits: Any) -> C
     return ChatWorkerDeclaration(model_id=model, features=frozenset(features), limits=bounds)
 
 
+def seeing(*transports: ChatImageTransport, model: str = MODEL) -> ChatWorkerDeclaration:
+    """Return the declaration of a worker that can do everything, and receives images in these ways."""
+    features = frozenset({*ChatFeature, *ChatGuarantee})
+    bounds = ChatWorkerLimits(max_context_length=8192, max_length=2048)
+    return ChatWorkerDeclaration(
+        model_id=model, features=features, limits=bounds, image_transports=frozenset(transports)
+    )
+
+
 def pop_body(**changes: object) -> dict[str, Any]:
     """Return the body of a pop: of one thread, that does not wait, of a worker that can do everything but images."""
     declared = changes.pop("declared", None)
@@ -250,7 +264,7 @@ async def running_native(
     chosen = NativeSettings(
         database_url=SecretStr(database_url),
         redis_url=SecretStr(redis_url) if redis_url else None,
-        **{"sweep_seconds": 0.05, "snapshot_seconds": 0.05, "relook_seconds": 0.5, **settings},  # type: ignore[arg-type] # fields of several types
+        **{**_QUICK, **settings},  # type: ignore[arg-type] # fields of several types
     )
     listener = bind_socket("127.0.0.1", 0)
     listener.listen(256)

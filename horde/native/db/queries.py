@@ -9,6 +9,7 @@ from horde.native.db.traffic import add_to_traffic
 from horde.native.lifecycle import MAX_ATTEMPTS
 
 __all__ = [
+    "ADD_IMAGES",
     "ADD_MODEL",
     "CLAIM_JOB",
     "END_REQUEST",
@@ -16,6 +17,7 @@ __all__ = [
     "FIND_CLAIM",
     "FIND_EXPIRED_JOBS",
     "FIND_EXPIRED_REQUESTS",
+    "FIND_OLD_IMAGES",
     "FIND_POPPED_JOB",
     "IS_MODEL_KNOWN",
     "LEAVE_TOMBSTONE",
@@ -24,6 +26,7 @@ __all__ = [
     "LOCK_REQUEST",
     "MARK_STREAM_BROKEN",
     "MARK_SWEPT",
+    "PURGE_IMAGES",
     "PURGE_RECORDS",
     "PURGE_TOMBSTONES",
     "READ_JOB",
@@ -70,6 +73,8 @@ WITH held AS (
 ), queued AS ({_QUEUE_FROM.format(source="request")}), claim AS (
     INSERT INTO chat_operations (user_id, operation_key, request_id, body_digest)
     SELECT $1::bigint, $20::uuid, id, $25::bytea FROM request WHERE $20::uuid IS NOT NULL
+), pictured AS (
+    UPDATE chat_images SET request_id = request.id FROM request WHERE chat_images.id = ANY($26::uuid[])
 ), set_aside AS (
     UPDATE accounts SET balance = accounts.balance + $23 FROM request WHERE accounts.id = $22 AND $23 > 0
 ), entry AS (
@@ -364,3 +369,18 @@ DELETE FROM chat_operations
 WHERE request_id IS NULL AND created_at < now() - make_interval(secs => $1::double precision)
 """
 """Deletes tombstones that no late copy of a submit can meet any more."""
+
+ADD_IMAGES = "INSERT INTO chat_images (id) SELECT unnest($1::uuid[])"
+"""Written before the objects are, so that whatever a broken submit leaves in the store is known here."""
+
+FIND_OLD_IMAGES = """
+SELECT i.id FROM chat_images i LEFT JOIN chat_requests r ON r.id = i.request_id
+WHERE CASE WHEN r.id IS NULL THEN i.created_at < now() - make_interval(secs => $1::double precision)
+           ELSE r.state NOT IN ('waiting', 'processing') END
+ORDER BY i.created_at LIMIT $2 FOR UPDATE OF i SKIP LOCKED
+"""
+"""Pictures whose request has ended or is deleted, and those which never got one and are so old that no submit is still
+on its way to taking them. The table holds pictures of open requests and little else, so that it is read as a whole."""
+
+PURGE_IMAGES = "DELETE FROM chat_images WHERE id = ANY($1::uuid[])"
+"""Forgets pictures after their objects are deleted, never before."""

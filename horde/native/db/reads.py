@@ -10,9 +10,11 @@ __all__ = [
     "LIST_MODELS",
     "LIST_WORKERS",
     "READ_BALANCE",
+    "READ_IMAGES",
     "READ_PROSPECTS",
     "READ_QUEUE",
     "READ_RUNNING",
+    "READ_SHARED_KEY",
     "READ_SPEEDS",
     "READ_STATUS",
     "READ_STREAMED",
@@ -152,6 +154,15 @@ WORKER_OWNER = "SELECT owner_id FROM workers WHERE id = $1"
 
 SET_MAINTENANCE = "UPDATE workers SET maintenance = $2, maintenance_message = $3 WHERE id = $1"
 """Withdraws a worker, or takes it back."""
+
+READ_SHARED_KEY = "SELECT value FROM horde_secrets WHERE name = $1"
+"""A key that the processes of the Horde share."""
+
+READ_IMAGES = """
+SELECT i.id FROM chat_images i JOIN chat_jobs j ON j.request_id = i.request_id
+WHERE i.id = ANY($1::uuid[]) AND j.id = $2
+"""
+"""Which of these pictures are those of a job's request."""
 
 READ_STREAMED_BYTES = "SELECT streamed_ascii + streamed_wide FROM chat_jobs WHERE id = $1"
 """UTF-8 bytes of text and reasoning that a job's stream was given."""

@@ -34,12 +34,14 @@ from sqlalchemy import (
 __all__ = [
     "accounts",
     "application_traffic",
+    "chat_images",
     "chat_jobs",
     "chat_operations",
     "chat_payloads",
     "chat_queue",
     "chat_replies",
     "chat_requests",
+    "horde_secrets",
     "horde_state",
     "ledger",
     "metadata",
@@ -285,6 +287,23 @@ application_traffic = Table(
     PrimaryKeyConstraint("day", "application"),
 )
 """What applications sent by UTC day, of the requests whose records are deleted (:mod:`horde.native.db.traffic`)."""
+
+chat_images = Table(
+    "chat_images",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("request_id", ForeignKey("chat_requests.id", ondelete="SET NULL"), index=True),
+    _moment("created_at", default=True),
+)
+"""A stored picture: written before its object is, given to its request by the submit, and deleted after its object."""
+
+horde_secrets = Table(
+    "horde_secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+"""Random keys that the processes of a Horde share; made by the migration, never shown."""
 
 horde_state = Table(
     "horde_state",

@@ -30,7 +30,7 @@ _REMEMBERED_MODELS: Final = 10_000
 """Model names this process remembers as known."""
 
 
-async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.Event) -> bytes:
+async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.Event, base_url: str) -> bytes:
     """Return the answer of a pop as JSON: a job, or none with the causes by which requests were passed over.
 
     Args:
@@ -38,23 +38,25 @@ async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.E
         user: Whose key it is: the worker's owner.
         body: The pop.
         gone: Set when the client has left.
+        base_url: The Horde's address as the worker reaches it, for the URLs of images.
 
     Raises:
-        RefusalError: ``AnonForbiddenWorker``, ``NotOwner``, ``WorkerMaintenance`` or ``UnknownChatModel``.
+        RefusalError: ``AnonForbiddenWorker``, ``NotOwner``, ``WorkerMaintenance``, ``UnknownChatModel`` or
+            ``ChatImageStorageUnavailable``.
     """
     if user.is_anonymous:
         raise RefusalError(ReturnCode.ANON_FORBIDDEN_WORKER)
     facts, maintenance = await _register(state, user, body)
     if body.running is not None:
         await _release_lost_jobs(state, facts.id, body)
-    if body.pop_id is not None and (answer := await _find_popped(state, facts, body.pop_id)) is not None:
+    if body.pop_id is not None and (answer := await _find_popped(state, facts, body.pop_id, base_url)):
         return answer
     if maintenance is not None:
         raise RefusalError(ReturnCode.WORKER_MAINTENANCE, maintenance or None)
     if facts.model_id is None:
         return _empty(state, facts)
     with state.held_pops.hold(facts) as held:
-        answer = await _claim_until(state, body, held, gone)
+        answer = await _claim_until(state, body, held, gone, base_url)
     # Woken since its last claim: its client left, its wait is over, or that claim brought it another request.
     await state.held_pops.pass_on(held, state.publisher)
     return answer or _empty(state, facts)
@@ -131,24 +133,26 @@ async def _release_lost_jobs(state: NativeState, worker_id: UUID, body: PopBody)
         await tell_requeued(state, row, job_id=row["job_id"], job_state=JobState.RELEASED)
 
 
-async def _find_popped(state: NativeState, facts: WorkerFacts, pop_id: UUID) -> bytes | None:
+async def _find_popped(state: NativeState, facts: WorkerFacts, pop_id: UUID, base_url: str) -> bytes | None:
     """Return the answer that an earlier copy of this pop got, or None; a job that ended since is no job."""
     row = await state.pool.fetchrow(queries.FIND_POPPED_JOB, facts.id, pop_id)
     if row is None:
         return None
     if row["state"] != JobState.PROCESSING:
         return _empty(state, facts)
-    return _answer(state, facts, row["job_id"], row)
+    return await _answer(state, facts, row["job_id"], row, base_url)
 
 
-async def _claim_until(state: NativeState, body: PopBody, held: HeldPop, gone: asyncio.Event) -> bytes | None:
+async def _claim_until(
+    state: NativeState, body: PopBody, held: HeldPop, gone: asyncio.Event, base_url: str
+) -> bytes | None:
     """Claim now and after each wake-up, until there is a job, the wait is over, or there is nobody to answer."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + body.wait_seconds
     while not gone.is_set() and not state.stopping.is_set():
         # Cleared before the claim: a submit that is committed during it must wake the pop again.
         held.woken.clear()
-        if (answer := await _claim(state, held.facts, body.pop_id)) is not None:
+        if (answer := await _claim(state, held.facts, body.pop_id, base_url)) is not None:
             return answer
         left = min(deadline - clock(), state.settings.relook_seconds)
         if left <= 0:
@@ -162,7 +166,7 @@ async def _claim_until(state: NativeState, body: PopBody, held: HeldPop, gone: a
     return None
 
 
-async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None) -> bytes | None:
+async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None, base_url: str) -> bytes | None:
     job_id = uuid4()
     try:
         row = await state.pool.fetchrow(
@@ -175,23 +179,27 @@ async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None) ->
         )
     except asyncpg.UniqueViolationError:
         # Another copy of this pop got a job since they were looked for.
-        return None if pop_id is None else await _find_popped(state, facts, pop_id)
+        return None if pop_id is None else await _find_popped(state, facts, pop_id, base_url)
     if row is None:
         return None
     await state.publisher.signal(row["request_id"], SignalEvent.STARTED)
-    return _answer(state, facts, job_id, row)
+    return await _answer(state, facts, job_id, row, base_url)
 
 
-def _answer(state: NativeState, facts: WorkerFacts, job_id: UUID, row: Fields) -> bytes:
+async def _answer(state: NativeState, facts: WorkerFacts, job_id: UUID, row: Fields, base_url: str) -> bytes:
     settings = state.settings
+    ttl = max(0, round(row["ttl"]))
+    payload = _payload(state, facts, row)
+    if state.images is not None:
+        payload = await state.images.hand_out(payload, job_id, ttl, facts.image_transports, base_url)
     state.metrics.popped("job")
     return orjson.dumps(
         {
             "id": str(job_id),
             "model": row["model"],
             "chat": True,
-            "payload": orjson.Fragment(_payload(state, facts, row)),
-            "ttl": max(0, round(row["ttl"])),
+            "payload": orjson.Fragment(payload),
+            "ttl": ttl,
             "progress": {
                 "interval_seconds": settings.progress_interval_seconds,
                 "lease_seconds": settings.lease_seconds,

@@ -60,8 +60,18 @@ async def submit_request(
         RefusalError: A check refused; nothing was written.
         ValidationFailedError: The body is not of the documented shape.
     """
-    dry_run = raw.get("dry_run") is True
     key = _operation_key(raw)
+    if key is None or not _may_hold_images(raw):
+        return await _submit(state, user, raw, key, client_agent, source)
+    # A copy that comes while the first one's images are fetched waits for it, so that they are fetched once (IMG-4).
+    async with state.turns.take((user.id, key)):
+        return await _submit(state, user, raw, key, client_agent, source)
+
+
+async def _submit(
+    state: NativeState, user: User, raw: Mapping[str, Any], key: UUID | None, client_agent: str, source: str
+) -> SubmitAnswer:
+    dry_run = raw.get("dry_run") is True
     digest = _body_digest(raw) if key is not None else None
     if key is not None and not dry_run and (found := await find_claim(state, user, key, digest)):
         return found
@@ -75,14 +85,18 @@ async def submit_request(
     payload = _build_stored_payload(draft)
     if dry_run:
         return SubmitAnswer(200, {"kudos": to_kudos(draft.estimate)})
+    if state.images is not None:
+        await state.images.keep(draft.pictures)
     try:
         row = await state.pool.fetchrow(queries.SUBMIT_REQUEST, *_arguments(draft, payload, client_agent, key, digest))
     except asyncpg.UniqueViolationError:
+        await _discard_images(state, draft)
         # Another copy of this operation, or its cancel, was committed since the claim was looked up.
         if key is not None and (found := await find_claim(state, user, key, digest)):
             return found
         raise
     if row is None:
+        await _discard_images(state, draft)
         # The balance may be spent by an earlier copy of this very call, which came in between.
         if key is not None and (found := await find_claim(state, user, key, digest)):
             return found
@@ -90,6 +104,19 @@ async def submit_request(
     state.metrics.kudos_held(0 if user.is_anonymous else draft.hold)
     await state.held_pops.announce(_needs(draft), state.publisher)
     return SubmitAnswer(202, {"id": str(row["id"]), "kudos": to_kudos(draft.estimate)})
+
+
+async def _discard_images(state: NativeState, draft: Draft) -> None:
+    if state.images is not None:
+        await state.images.discard(draft.pictures)
+
+
+def _may_hold_images(raw: Mapping[str, Any]) -> bool:
+    """Say whether a body that was not validated yet has messages of several parts."""
+    messages = raw.get("messages")
+    return isinstance(messages, list) and any(
+        isinstance(message, Mapping) and isinstance(message.get("content"), list) for message in messages
+    )
 
 
 async def find_claim(state: NativeState, user: User, key: UUID, digest: bytes | None) -> SubmitAnswer | None:
@@ -156,7 +183,8 @@ def _build_stored_payload(draft: Draft) -> bytes:
         max_context_length=draft.max_context_length,
     )
     stored = orjson.dumps(payload)
-    if len(stored) > _MAX_PAYLOAD_BYTES:
+    # A worker without the url transport receives the pictures as base64 in the job itself.
+    if len(stored) + sum(len(picture) + 2 for picture in draft.pictures.values()) * 4 // 3 > _MAX_PAYLOAD_BYTES:
         raise RefusalError(
             ReturnCode.BAD_REQUEST, f"A job may take at most {_MAX_PAYLOAD_BYTES} bytes of JSON, and this takes more."
         )
@@ -194,4 +222,5 @@ def _arguments(
         draft.hold,
         draft.user.is_anonymous,
         digest,
+        list(draft.pictures),
     )

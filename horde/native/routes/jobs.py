@@ -27,11 +27,12 @@ async def pop(request: Request) -> Response:
     body = parse_body(PopBody, await read_json(request, _MAX_POP_BYTES))
     state = state_of(request)
     gone = asyncio.Event()
+    base_url = state.settings.public_url or str(request.base_url)
     if body.wait_seconds <= 0:
-        return json_answer(await pop_job(state, user, body, gone))
+        return json_answer(await pop_job(state, user, body, gone, base_url))
     watcher = asyncio.create_task(_watch_client(request, gone), name="native - pop client watcher")
     try:
-        return json_answer(await pop_job(state, user, body, gone))
+        return json_answer(await pop_job(state, user, body, gone, base_url))
     finally:
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)

@@ -172,7 +172,7 @@ async def test_a_woken_pop_whose_client_left_passes_the_wake_up_on(migrated_data
         left, pops = asyncio.Event(), []
         for name, gone in (("first", left), ("second", asyncio.Event())):
             body = parse_body(PopBody, pop_body(name=name, wait_seconds=20))
-            pops.append(group.create_task(pop_job(state, user, body, gone), name=f"test - {name} pop"))
+            pops.append(group.create_task(pop_job(state, user, body, gone, "http://horde"), name=f"test - {name} pop"))
 
             def waits(count: int = len(pops)) -> bool:
                 return len(state.held_pops) == count and state.pool.get_idle_size() == state.pool.get_size()

@@ -1,0 +1,1 @@
+"""Pictures in prompts: fetched, checked, re-encoded, stored, handed to workers, deleted (IMG)."""

@@ -1,0 +1,141 @@
+"""Pictures as clients send them, made into the JPEG that is stored (U51); blocking, called in threads.
+
+The size is read from the header and bounded before a pixel is decoded, so that a decompression bomb costs nothing.
+What is stored holds none of the original's bytes: no metadata, no second format hidden behind the first.
+"""
+
+import base64
+import binascii
+import io
+import struct
+import zlib
+from typing import Final
+
+from PIL import Image, ImageOps
+
+__all__ = ["MAX_IMAGES", "MAX_IMAGE_BYTES", "MAX_PIXELS", "PictureError", "decode_data_url", "reencode"]
+
+MAX_IMAGES: Final = 16
+"""Images of one request."""
+
+MAX_IMAGE_BYTES: Final = 10 * 1024 * 1024
+"""Largest image as it is sent."""
+
+MAX_PIXELS: Final = 64 * 1000 * 1000
+"""Largest image once decoded."""
+
+_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF")
+_STORED_SIDE: Final = 2048
+"""Longest side of what is stored, pixels: vision models scale down to less."""
+
+_QUALITY: Final = 85
+_WEBP_HEADER: Final = 30
+
+_MAX_SCANS: Final = 100
+"""Passes of a progressive JPEG over its whole picture: tools write ten, a bomb as many as fit into the file."""
+
+_SCAN_MARKER: Final = b"\xff\xda"
+"""Within a scan's own data the byte 0xFF is always followed by a zero or a restart marker."""
+
+_DECODER_ERRORS: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+"""What decoders raise for broken files."""
+
+
+class PictureError(Exception):
+    """It is no picture that is taken; the message ends a sentence."""
+
+
+def decode_data_url(url: str) -> bytes:
+    """Return the bytes of a ``data:image/...;base64,`` URL, whose length is bounded before it is decoded.
+
+    Raises:
+        PictureError: It is too large or not base64.
+    """
+    encoded = url[url.index(",") + 1 :]
+    if len(encoded) > (MAX_IMAGE_BYTES + 2) // 3 * 4:
+        raise PictureError(f"has more than {MAX_IMAGE_BYTES} bytes")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise PictureError("is not valid base64") from None
+
+
+def reencode(data: bytes) -> bytes:
+    """Return a picture as JPEG: first frame, turned upright, on white, at most 2,048 pixels a side, no metadata.
+
+    Raises:
+        PictureError: It is not a JPEG, PNG, WebP or GIF, is too large, or cannot be decoded.
+    """
+    _check_webp(data)
+    if data.startswith(b"\xff\xd8") and data.count(_SCAN_MARKER) > _MAX_SCANS:
+        raise PictureError(f"is a JPEG of more than {_MAX_SCANS} scans")
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
+            _check_size(*picture.size)
+            return _draw(picture)
+    except PictureError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_large() from None
+    except _DECODER_ERRORS:
+        raise PictureError("is not a JPEG, PNG, WebP or GIF picture that can be decoded") from None
+
+
+def _too_large() -> PictureError:
+    return PictureError(f"has more than {MAX_PIXELS} pixels")
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise _too_large()
+    if width < 1 or height < 1:
+        raise PictureError("has no pixels")
+
+
+def _check_webp(data: bytes) -> None:
+    """Bound a WebP by its own header: its decoder takes memory for the whole canvas when it is opened."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < _WEBP_HEADER:
+        return
+    kind = data[12:16]
+    if kind == b"VP8X":
+        _check_size(int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1)
+    elif kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        _check_size((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+    elif kind == b"VP8 ":
+        _check_size(int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF)
+
+
+def _draw(picture: Image.Image) -> bytes:
+    # A JPEG is decoded at a fraction of its size where that is enough.
+    picture.draft("RGB", (_STORED_SIDE, _STORED_SIDE))
+    upright = ImageOps.exif_transpose(picture)
+    if "A" in upright.getbands() or "transparency" in upright.info:
+        layer = upright.convert("RGBA")
+        layer.thumbnail((_STORED_SIDE, _STORED_SIDE))
+        flat = Image.new("RGB", layer.size, "white")
+        flat.paste(layer, mask=layer.getchannel("A"))
+    else:
+        flat = _eight_bits(upright).convert("RGB")
+        flat.thumbnail((_STORED_SIDE, _STORED_SIDE))
+    flat.info = {}
+    stored = io.BytesIO()
+    flat.save(stored, "JPEG", quality=_QUALITY)
+    return stored.getvalue()
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Return a picture of 16-bit grey in 8 bits: converting it at once would make all but the darkest tones white."""
+    return picture.point(lambda value: value * (1 / 256)).convert("L") if picture.mode.startswith("I") else picture
