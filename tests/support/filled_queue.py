@@ -115,6 +115,8 @@ async def fill_queue(
         features: Declarations that workers have and requests need some of.
         body: What each request hands to a worker.
     """
+    # A pool bounds statements by what a request may wait; to write 100,000 of them is none of a request's statements.
+    await connection.execute("SET statement_timeout = 0")
     rows = await connection.fetch(_USERS, _USERS_COUNT)
     users = [row["id"] for row in rows]
     await connection.execute(_MODELS, models)
@@ -123,5 +125,6 @@ async def fill_queue(
     await connection.execute(_REQUESTS, users[0], requests + workers // 2, models, features, body, timeout=120)
     await connection.execute(_JOBS, workers // 2, timeout=120)
     await connection.execute("VACUUM ANALYZE", timeout=120)
+    await connection.execute("RESET statement_timeout")
     rows = await connection.fetch("SELECT id FROM workers ORDER BY name")
     return FilledQueue(users[0], [row["id"] for row in rows])
