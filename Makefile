@@ -2,11 +2,11 @@
 # `make setup` comes first in all of them and costs nothing once done.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format docs bench fuzz test-node clean
+.PHONY: help setup run test lint format docs bench fuzz test-node test-proxies clean
 BIN := .venv/bin
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the pinned dependencies; does nothing when it is current
 	@scripts/setup
@@ -41,6 +41,9 @@ fuzz: setup ## Call the front by its own OpenAPI document with generated request
 
 test-node: setup ## Run the official Node SDK against the front; needs Node.js and npm
 	@LOGURU_LEVEL=WARNING $(BIN)/python -m scripts.test_node
+
+test-proxies: setup ## Run real fronts behind HAProxy and nginx as shipped in deploy/; needs both on PATH
+	$(BIN)/python -m scripts.test_proxies $(ARGS)
 
 clean: ## Remove what setup, run and test made: .venv, .horde, caches
 	rm -rf .venv .horde build dist htmlcov .coverage .coverage.*

@@ -6,7 +6,7 @@ again; every call is recorded.
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,6 +120,7 @@ class ScriptedHorde:
         self.calls: list[Call] = []
         self.ids: dict[str, str] = {}
         self._played: dict[str, int] = {}
+        self._queued: frozenset[str] = frozenset()
 
     def play(self, *bodies: Mapping[str, Any]) -> None:
         """Let the status reads answer these bodies in turn."""
@@ -129,6 +130,10 @@ class ScriptedHorde:
         """Play these answers to status reads from the first one."""
         self.statuses = statuses
         self._played.pop("GET", None)
+
+    def hold_requests(self, ids: Iterable[str]) -> None:
+        """Let these requests go on waiting, whatever the script says of others; none lets them go."""
+        self._queued = frozenset(ids)
 
     def of(self, method: str, part: str = "") -> list[Call]:
         """Return the calls of a method whose path holds a part."""
@@ -169,6 +174,8 @@ class ScriptedHorde:
             return self._turn("submit", self.submits)
         if "/operation/" in path:
             return self._turn("operation", self.operation_cancels)
+        if "/generate/chat/status/" in path and method == "GET" and path.rsplit("/", 1)[-1] in self._queued:
+            return Answer(body=status("queued"))
         if "/generate/chat/status/" in path:
             return self._turn(method, self.cancels if method == "DELETE" else self.statuses)
         if path.endswith("/status/models"):
