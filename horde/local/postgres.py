@@ -30,6 +30,8 @@ _USER = "horde"
 _START_SECONDS = 60.0
 _INITDB_SECONDS = 120.0
 _STOP_SECONDS = 20.0
+_LEFTOVER_SECONDS = 10.0
+"""Time that an earlier server has to stop in good order."""
 
 _SETTINGS = {
     "listen_addresses": LOOPBACK,
@@ -230,33 +232,31 @@ def _environment() -> dict[str, str]:
 
 
 async def _end_leftover(data: Path) -> None:
-    """End a server that outlived a killed parent, or remove the lock file that it left when it died too.
+    """End a server that outlived a killed parent, and the processes of one that was killed; remove its lock file.
 
-    PostgreSQL only looks whether the recorded process id is in use, and after a restart of the machine (or of a
-    container) it is likely to be somebody else's. The folder is ours alone, so a server on it is one of ours.
+    PostgreSQL does not start while a process of an earlier one is left, which takes a moment to notice that its server
+    was killed. And it only looks whether the recorded process id is in use, which after a restart of the machine (or
+    of a container) is likely to be somebody else's. The folder is ours alone, so a server on it is one of ours.
     """
-    pid = _leftover_pid(data)
-    if pid is None or sys.platform != "linux":
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGQUIT)
-        async with asyncio.timeout(_STOP_SECONDS):
-            await wait_for_exit(pid)
-
-
-def _leftover_pid(data: Path) -> int | None:
-    """Return the server that runs on the cluster; remove a lock file whose server is gone."""
-    lock = data / "postmaster.pid"
-    try:
-        pid = int(lock.read_text().split("\n", 1)[0])
-    except (OSError, ValueError):
-        return None
     if sys.platform != "linux":
-        return pid
-    try:
-        if Path(f"/proc/{pid}/cwd").readlink() == data:
-            return pid
-    except OSError:
-        pass  # no such process, or one of another user: not ours
-    lock.unlink(missing_ok=True)
-    return None
+        return
+    for number in (signal.SIGQUIT, signal.SIGKILL):
+        left = _servers_on(data)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEFTOVER_SECONDS):
+                await asyncio.gather(*map(wait_for_exit, left))
+    (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _servers_on(data: Path) -> list[int]:
+    """Return the processes of PostgreSQL that work in a cluster's folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # One that is gone by now, or of another user, is not ours.
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == data and (process / "comm").read_text().strip() == "postgres":
+                found.append(int(process.name))
+    return found

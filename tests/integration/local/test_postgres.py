@@ -6,6 +6,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from horde.local import postgres
 from horde.local.errors import StartError
 from horde.local.postgres import LocalPostgres
 from tests.support.waiting import WaitUntil
@@ -64,6 +65,22 @@ async def test_a_server_that_outlived_its_parent_is_replaced(tmp_path: Path, wai
         assert server.process.pid != orphan.process.pid
         assert await value(server.url, "SELECT 1") == 1
         await wait_until(lambda: orphan.process.returncode is not None, description="the orphan's end")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to tell whose process it is")
+async def test_a_server_that_was_killed_is_replaced_while_its_processes_are_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_LEFTOVER_SECONDS", 0.05)
+    async with LocalPostgres(tmp_path, for_tests=True) as server:
+        connection = await asyncpg.connect(server.url)
+        # It does not notice that its server is gone, as for a moment on a machine that is busy.
+        os.kill(connection.get_server_pid(), signal.SIGSTOP)
+        server.process.send_signal(signal.SIGKILL)
+        await server.process.wait()
+        await server.start()
+        assert await value(server.url, "SELECT 1") == 1
+        connection.terminate()
 
 
 async def test_a_cluster_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> None:
