@@ -23,6 +23,7 @@ _REFUSED: Final[Sequence[Network]] = (
     IPv4Network("192.88.99.0/24"),  # relays of 6to4, which hand on to any address
     IPv6Network("2001::/32"),  # Teredo, which carries an IPv4 address
     IPv6Network("2002::/16"),  # 6to4, likewise
+    IPv6Network("3fff::/20"),  # documentation, since 2024 and not in every Python's table
 )
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")

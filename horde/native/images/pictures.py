@@ -8,6 +8,7 @@ import base64
 import binascii
 import io
 import struct
+import warnings
 import zlib
 from typing import Final
 
@@ -51,6 +52,9 @@ _DECODER_ERRORS: Final = (
     zlib.error,
 )
 """What decoders raise for broken files."""
+
+# What is odd in a client's file is nothing that an operator can act on, and no line of a log.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class PictureError(Exception):
