@@ -20,7 +20,7 @@ from horde.native.images.keeper import ImageKeeper
 from horde.native.images.store import IMAGE_PATH, open_image_store
 from horde.native.moderation import PromptFilter, load_patterns
 from horde.native.publish import Publisher, create_redis
-from horde.native.rate_limits import SubmitLimiter
+from horde.native.rate_limits import CallLimiter
 from horde.native.routes import chat, images, jobs, models, status, users, workers
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
@@ -66,7 +66,7 @@ async def open_state(
             queue=QueueKeeper(pool, redis, settings.snapshot_seconds),
             users=UserDirectory(pool),
             stopping=stopping,
-            limiter=SubmitLimiter(redis),
+            limiter=CallLimiter(settings, redis),
             moderation=_prompt_filter(settings),
             addresses=ClientAddresses(settings.trusted_fronts),
         )

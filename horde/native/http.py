@@ -14,10 +14,23 @@ from starlette.responses import Response
 from horde.chat_contract import exceeds_depth
 from horde.native.db.engine import DATABASE_ERRORS
 from horde.native.errors import NativeError, OutcomeUnknownError, RefusalError, ReturnCode
+from horde.native.ledger import ANONYMOUS_USER_ID
+from horde.native.rate_limits import Caller, CallKind
 from horde.native.state import NativeState
 from horde.native.users import User
 
-__all__ = ["EXCEPTION_HANDLERS", "caller", "client_source", "json_answer", "path_id", "read_json", "state_of"]
+__all__ = [
+    "EXCEPTION_HANDLERS",
+    "call_of",
+    "caller",
+    "client_source",
+    "count_public_read",
+    "counted_caller",
+    "json_answer",
+    "path_id",
+    "read_json",
+    "state_of",
+]
 
 _JSON_HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 _SERVER_ERROR: Final = 500
@@ -52,6 +65,33 @@ async def caller(request: Request) -> User:
         RefusalError: ``InvalidAPIKey``.
     """
     return await state_of(request).users.authenticate(request.headers.get("apikey"))
+
+
+async def counted_caller(request: Request, kind: CallKind) -> User:
+    """Return whose key the request carries, its call counted.
+
+    Raises:
+        RefusalError: ``InvalidAPIKey``, or ``TooManyPrompts``.
+    """
+    user = await caller(request)
+    await state_of(request).limiter.take(kind, call_of(request, user))
+    return user
+
+
+async def count_public_read(request: Request) -> None:
+    """Count a read that needs no key, for the client's address.
+
+    Raises:
+        RefusalError: ``TooManyPrompts``.
+    """
+    await state_of(request).limiter.take(
+        CallKind.READ, Caller(ANONYMOUS_USER_ID, anonymous=True, source=client_source(request))
+    )
+
+
+def call_of(request: Request, user: User) -> Caller:
+    """Return whom a call counts for."""
+    return Caller(user.id, user.is_anonymous, client_source(request) if user.is_anonymous else "")
 
 
 async def read_json(request: Request, limit: int | None = None) -> dict[str, Any]:

@@ -17,6 +17,9 @@ __all__ = ["NativeSettings", "SettingsError", "load_settings"]
 
 _PREFIX: Final = "HORDE_NATIVE_"
 
+_LEAST_WORKER_CALLS: Final = 120
+"""Twice a call a second, the pace of a worker whose pops do not wait."""
+
 _INJECTED_SUFFIXES: Final = ("_SERVICE_HOST", "_SERVICE_PORT")
 _INJECTED_PARTS: Final = ("_SERVICE_PORT_", "_PORT_")
 
@@ -79,6 +82,33 @@ class NativeSettings(BaseSettings):
         le=60_000,
         description="Submits without a key that an address may send in a minute; 0 for no limit.",
     )
+    user_reads_per_minute: int = Field(
+        default=0, ge=0, le=600_000, description="Statuses and other reads of a key in a minute; 0 for no limit."
+    )
+    anonymous_reads_per_minute: int = Field(
+        default=0,
+        ge=0,
+        le=600_000,
+        description="Statuses and other reads of an address without a key in a minute; 0 for no limit.",
+    )
+    user_cancels_per_minute: int = Field(
+        default=0, ge=0, le=600_000, description="Cancels and changes of workers by a key in a minute; 0 for no limit."
+    )
+    anonymous_cancels_per_minute: int = Field(
+        default=0, ge=0, le=600_000, description="Cancels by an address without a key in a minute; 0 for no limit."
+    )
+    worker_empty_pops_per_minute: int = Field(
+        default=0,
+        ge=0,
+        le=600_000,
+        description="Pops of one worker in a minute that bring no job; at least 120, or 0 for no limit.",
+    )
+    user_lost_posts_per_minute: int = Field(
+        default=0,
+        ge=0,
+        le=600_000,
+        description="Posts and submits of a key in a minute for jobs that do not run; at least 120, or 0 for no limit.",
+    )
     trusted_fronts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="Addresses and networks (CIDR), comma-separated, whose `X-Forwarded-For` is believed.",
@@ -120,6 +150,14 @@ class NativeSettings(BaseSettings):
         """Require a file that can be read and holds patterns alone."""
         if value is not None:
             load_patterns(value)
+        return value
+
+    @field_validator("worker_empty_pops_per_minute", "user_lost_posts_per_minute")
+    @classmethod
+    def _leave_room_for_a_worker(cls, value: int) -> int:
+        """Require what one worker needs that looks for jobs once a second, or loses as many at once."""
+        if 0 < value < _LEAST_WORKER_CALLS:
+            raise ValueError(f"a worker needs {_LEAST_WORKER_CALLS} a minute")
         return value
 
     @field_validator("public_url")

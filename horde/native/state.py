@@ -12,7 +12,7 @@ from horde.native.images.keeper import ImageKeeper
 from horde.native.metrics import NativeMetrics
 from horde.native.moderation import PromptFilter
 from horde.native.publish import Publisher
-from horde.native.rate_limits import SubmitLimiter
+from horde.native.rate_limits import CallLimiter
 from horde.native.settings import NativeSettings
 from horde.native.snapshot import QueueKeeper
 from horde.native.turns import Turns
@@ -34,7 +34,7 @@ class NativeState:
         queue: The newest queue snapshot.
         users: Users by key.
         stopping: Set when the process has been told to stop.
-        limiter: Counts submits.
+        limiter: Counts calls.
         addresses: Reads whose call it is, behind trusted fronts.
         moderation: The operator's filter of prompts, or None.
         metrics: The instruments.
@@ -51,7 +51,7 @@ class NativeState:
     queue: QueueKeeper
     users: UserDirectory
     stopping: asyncio.Event
-    limiter: SubmitLimiter = field(default_factory=SubmitLimiter)
+    limiter: CallLimiter
     addresses: ClientAddresses = field(default_factory=lambda: ClientAddresses(()))
     moderation: PromptFilter | None = None
     metrics: NativeMetrics = field(default_factory=NativeMetrics)

@@ -5,6 +5,7 @@ claim that its client is still there, and is answered empty at shutdown.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -24,14 +25,27 @@ from horde.native.state import NativeState
 from horde.native.users import User
 from horde.native.wire import PopBody
 
-__all__ = ["pop_job"]
+__all__ = ["PopAnswer", "pop_job"]
 
 _REMEMBERED_MODELS: Final = 10_000
 """Model names this process remembers as known."""
 
 
-async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.Event, base_url: str) -> bytes:
-    """Return the answer of a pop as JSON: a job, or none with the causes by which requests were passed over.
+@dataclass(frozen=True, slots=True)
+class PopAnswer:
+    """What a pop is answered.
+
+    Attributes:
+        body: The answer as JSON.
+        brings_job: Whether there is a job in it.
+    """
+
+    body: bytes
+    brings_job: bool
+
+
+async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.Event, base_url: str) -> PopAnswer:
+    """Return the answer of a pop: a job, or none with the causes by which requests were passed over.
 
     Args:
         state: The process's parts.
@@ -62,9 +76,9 @@ async def pop_job(state: NativeState, user: User, body: PopBody, gone: asyncio.E
     return answer or _empty(state, facts)
 
 
-def _empty(state: NativeState, facts: WorkerFacts) -> bytes:
+def _empty(state: NativeState, facts: WorkerFacts) -> PopAnswer:
     state.metrics.popped("empty")
-    return orjson.dumps({"id": None, "skipped": state.queue.view.skipped(facts)})
+    return PopAnswer(orjson.dumps({"id": None, "skipped": state.queue.view.skipped(facts)}), brings_job=False)
 
 
 async def _register(state: NativeState, user: User, body: PopBody) -> tuple[WorkerFacts, str | None]:
@@ -133,7 +147,7 @@ async def _release_lost_jobs(state: NativeState, worker_id: UUID, body: PopBody)
         await tell_requeued(state, row, job_id=row["job_id"], job_state=JobState.RELEASED)
 
 
-async def _find_popped(state: NativeState, facts: WorkerFacts, pop_id: UUID, base_url: str) -> bytes | None:
+async def _find_popped(state: NativeState, facts: WorkerFacts, pop_id: UUID, base_url: str) -> PopAnswer | None:
     """Return the answer that an earlier copy of this pop got, or None; a job that ended since is no job."""
     row = await state.pool.fetchrow(queries.FIND_POPPED_JOB, facts.id, pop_id)
     if row is None:
@@ -145,7 +159,7 @@ async def _find_popped(state: NativeState, facts: WorkerFacts, pop_id: UUID, bas
 
 async def _claim_until(
     state: NativeState, body: PopBody, held: HeldPop, gone: asyncio.Event, base_url: str
-) -> bytes | None:
+) -> PopAnswer | None:
     """Claim now and after each wake-up, until there is a job, the wait is over, or there is nobody to answer."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + body.wait_seconds
@@ -166,7 +180,7 @@ async def _claim_until(
     return None
 
 
-async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None, base_url: str) -> bytes | None:
+async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None, base_url: str) -> PopAnswer | None:
     job_id = uuid4()
     try:
         row = await state.pool.fetchrow(
@@ -186,14 +200,14 @@ async def _claim(state: NativeState, facts: WorkerFacts, pop_id: UUID | None, ba
     return await _answer(state, facts, job_id, row, base_url)
 
 
-async def _answer(state: NativeState, facts: WorkerFacts, job_id: UUID, row: Fields, base_url: str) -> bytes:
+async def _answer(state: NativeState, facts: WorkerFacts, job_id: UUID, row: Fields, base_url: str) -> PopAnswer:
     settings = state.settings
     ttl = max(0, round(row["ttl"]))
     payload = _payload(state, facts, row)
     if state.images is not None:
         payload = await state.images.hand_out(payload, job_id, ttl, facts.image_transports, base_url)
     state.metrics.popped("job")
-    return orjson.dumps(
+    answer = orjson.dumps(
         {
             "id": str(job_id),
             "model": row["model"],
@@ -206,6 +220,7 @@ async def _answer(state: NativeState, facts: WorkerFacts, job_id: UUID, row: Fie
             },
         },
     )
+    return PopAnswer(answer, brings_job=True)
 
 
 def _payload(state: NativeState, facts: WorkerFacts, row: Fields) -> bytes:

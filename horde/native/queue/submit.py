@@ -17,6 +17,7 @@ from horde.native.errors import RefusalError, ReturnCode
 from horde.native.kudos import to_kudos
 from horde.native.ledger import held_account, spendable_account
 from horde.native.payload import build_payload
+from horde.native.rate_limits import Caller, CallKind
 from horde.native.state import NativeState
 from horde.native.users import User
 
@@ -75,10 +76,7 @@ async def _submit(
     digest = _body_digest(raw) if key is not None else None
     if key is not None and not dry_run and (found := await find_claim(state, user, key, digest)):
         return found
-    if user.is_anonymous:
-        await state.limiter.take(f"address:{source}", state.settings.anonymous_submits_per_minute)
-    else:
-        await state.limiter.take(f"user:{user.id}", state.settings.user_submits_per_minute)
+    await state.limiter.take(CallKind.SUBMIT, Caller(user.id, user.is_anonymous, source))
     draft = Draft(raw, user)
     for check in SUBMIT_CHECKS:
         await check(state, draft)

@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from horde.native.errors import ReturnCode
-from horde.native.http import caller, client_source, json_answer, path_id, read_json, state_of
+from horde.native.http import caller, client_source, counted_caller, json_answer, path_id, read_json, state_of
 from horde.native.metrics import SubmitOutcome
 from horde.native.queue.cancel import cancel_operation, cancel_request
 from horde.native.queue.status import read_status
 from horde.native.queue.submit import submit_request
+from horde.native.rate_limits import CallKind
 
 __all__ = ["cancel", "cancel_by_operation", "status", "submit"]
 
@@ -35,17 +36,17 @@ def _outcome(body: Mapping[str, Any], status: int) -> SubmitOutcome:
 
 async def status(request: Request) -> Response:
     """``GET /api/v2/generate/chat/status/{id}``."""
-    user = await caller(request)
+    user = await counted_caller(request, CallKind.READ)
     return json_answer(await read_status(state_of(request), user, path_id(request, ReturnCode.REQUEST_NOT_FOUND)))
 
 
 async def cancel(request: Request) -> Response:
     """``DELETE /api/v2/generate/chat/status/{id}``."""
-    user = await caller(request)
+    user = await counted_caller(request, CallKind.CANCEL)
     return json_answer(await cancel_request(state_of(request), user, path_id(request, ReturnCode.REQUEST_NOT_FOUND)))
 
 
 async def cancel_by_operation(request: Request) -> Response:
     """``DELETE /api/v2/generate/chat/operation/{id}``."""
-    user = await caller(request)
+    user = await counted_caller(request, CallKind.CANCEL)
     return json_answer(await cancel_operation(state_of(request), user, path_id(request, ReturnCode.REQUEST_NOT_FOUND)))

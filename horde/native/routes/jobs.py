@@ -1,15 +1,20 @@
 """Routes of workers: pop, progress, submit."""
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from horde.native.http import caller, json_answer, read_json, state_of
-from horde.native.queue.pop import pop_job
+from horde.native.errors import RefusalError, ReturnCode
+from horde.native.http import call_of, caller, json_answer, read_json, state_of
+from horde.native.queue.pop import PopAnswer, pop_job
 from horde.native.queue.progress import record_progress
 from horde.native.queue.reply import submit_fault, submit_reply
+from horde.native.rate_limits import CallKind
+from horde.native.state import NativeState
+from horde.native.users import User
 from horde.native.wire import FaultBody, PopBody, ProgressBody, ReplyBody, parse_body
 
 __all__ = ["pop", "progress", "submit"]
@@ -25,14 +30,22 @@ async def pop(request: Request) -> Response:
     """``POST /api/v2/generate/text/pop``; held open for ``wait_seconds`` when no job fits."""
     user = await caller(request)
     body = parse_body(PopBody, await read_json(request, _MAX_POP_BYTES))
-    state = state_of(request)
-    gone = asyncio.Event()
+    counted, limiter = call_of(request, user), state_of(request).limiter
+    await limiter.take(CallKind.POP, counted, body.name)
+    answer = await _pop(request, user, body)
+    if answer.brings_job:
+        await limiter.give_back(CallKind.POP, counted, body.name)
+    return json_answer(answer.body)
+
+
+async def _pop(request: Request, user: User, body: PopBody) -> PopAnswer:
+    state, gone = state_of(request), asyncio.Event()
     base_url = state.settings.public_url or str(request.base_url)
     if body.wait_seconds <= 0:
-        return json_answer(await pop_job(state, user, body, gone, base_url))
+        return await pop_job(state, user, body, gone, base_url)
     watcher = asyncio.create_task(_watch_client(request, gone), name="native - pop client watcher")
     try:
-        return json_answer(await pop_job(state, user, body, gone, base_url))
+        return await pop_job(state, user, body, gone, base_url)
     finally:
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
@@ -49,7 +62,11 @@ async def progress(request: Request) -> Response:
     """``POST /api/v2/generate/chat/progress``."""
     user = await caller(request)
     body = parse_body(ProgressBody, await read_json(request, _MAX_PROGRESS_BYTES))
+    counted, limiter = call_of(request, user), state_of(request).limiter
+    await limiter.take(CallKind.POST, counted)
     runs = await record_progress(state_of(request), user, body)
+    if runs:
+        await limiter.give_back(CallKind.POST, counted)
     return json_answer({"cancelled": not runs})
 
 
@@ -57,8 +74,19 @@ async def submit(request: Request) -> Response:
     """``POST /api/v2/generate/text/submit``; a reply, or a fault."""
     user = await caller(request)
     raw = await read_json(request, _MAX_SUBMIT_BYTES)
-    if raw.get("state") == "faulted":
-        reward = await submit_fault(state_of(request), user, parse_body(FaultBody, raw))
-    else:
-        reward = await submit_reply(state_of(request), user, parse_body(ReplyBody, raw))
+    counted, limiter = call_of(request, user), state_of(request).limiter
+    await limiter.take(CallKind.POST, counted)
+    try:
+        reward = await _submit(state_of(request), user, raw)
+    except RefusalError as error:
+        if error.code is ReturnCode.CHAT_SUBMIT_NONCONFORMANT:
+            await limiter.give_back(CallKind.POST, counted)
+        raise
+    await limiter.give_back(CallKind.POST, counted)
     return json_answer({"reward": reward})
+
+
+async def _submit(state: NativeState, user: User, raw: Mapping[str, Any]) -> float:
+    if raw.get("state") == "faulted":
+        return await submit_fault(state, user, parse_body(FaultBody, raw))
+    return await submit_reply(state, user, parse_body(ReplyBody, raw))

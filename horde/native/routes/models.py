@@ -8,7 +8,7 @@ from starlette.responses import Response
 from horde.native.db import reads
 from horde.native.eligibility import Fields
 from horde.native.errors import ValidationFailedError
-from horde.native.http import json_answer, state_of
+from horde.native.http import count_public_read, json_answer, state_of
 from horde.native.state import NativeState
 
 __all__ = ["list_models"]
@@ -19,6 +19,7 @@ async def list_models(request: Request) -> Response:
     kind = request.query_params.get("type", "text")
     if kind not in {"text", "image"}:
         raise ValidationFailedError({"type": "Supported values are: 'text', 'image'."})
+    await count_public_read(request)
     state = state_of(request)
     rows = await state.pool.fetch(reads.LIST_MODELS) if kind == "text" else []
     return json_answer([_entry(state, row) for row in rows])

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from horde.native.db.engine import DATABASE_ERRORS
-from horde.native.http import json_answer, state_of
+from horde.native.http import count_public_read, json_answer, state_of
 from horde.native.state import NativeState
 
 __all__ = ["health", "heartbeat", "performance", "ready"]
@@ -60,6 +60,7 @@ async def _redis_answers(state: NativeState) -> bool:
 
 async def performance(request: Request) -> Response:
     """``GET /api/v2/status/performance``: the queue of all models together, from the last snapshot."""
+    await count_public_read(request)
     view = state_of(request).queue.view
     loads = list(view.loads.values())
     return json_answer(

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from horde.native.db import reads
 from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode
-from horde.native.http import caller, json_answer, path_id, read_json, state_of
+from horde.native.http import count_public_read, counted_caller, json_answer, path_id, read_json, state_of
+from horde.native.rate_limits import CallKind
 from horde.native.state import NativeState
 from horde.native.wire import MaintenanceBody, parse_body
 
@@ -20,18 +21,20 @@ _MAX_BODY_BYTES: Final = 64 * 1024
 
 async def list_workers(request: Request) -> Response:
     """``GET /api/v2/workers``."""
+    await count_public_read(request)
     rows = await state_of(request).pool.fetch(reads.LIST_WORKERS, None)
     return json_answer([_entry(row) for row in rows])
 
 
 async def show_worker(request: Request) -> Response:
     """``GET /api/v2/workers/{id}``."""
+    await count_public_read(request)
     return json_answer(await _read(state_of(request), path_id(request, ReturnCode.WORKER_NOT_FOUND)))
 
 
 async def change_worker(request: Request) -> Response:
     """``PUT /api/v2/workers/{id}``: maintenance, by the worker's owner or a moderator."""
-    user = await caller(request)
+    user = await counted_caller(request, CallKind.CANCEL)
     worker_id = path_id(request, ReturnCode.WORKER_NOT_FOUND)
     body = parse_body(MaintenanceBody, await read_json(request, _MAX_BODY_BYTES))
     pool = state_of(request).pool

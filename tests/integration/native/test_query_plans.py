@@ -57,7 +57,8 @@ def plans(postgres: DatabasesForTests) -> Iterator[dict[str, Steps]]:
 
 
 async def _plan_all(url: str) -> dict[str, Steps]:
-    async with open_pool(url, size=1) as pool, pool.acquire() as connection:
+    # Filling takes as long as the machine takes.
+    async with open_pool(url, size=1, timeout_seconds=120) as pool, pool.acquire() as connection:
         await fill_queue(
             connection,
             requests=_WAITING,
