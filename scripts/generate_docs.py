@@ -42,8 +42,8 @@ _PLAIN_TYPES: dict[Any, str] = {
 _TELEMETRY_HEAD = """
 ## Telemetry
 
-Read by the front, the native Horde and the worker alike; a worker has no metrics of its own. These names are
-shared with other programs, so one that is misspelt is not noticed.
+Read by the front, the native Horde and the worker alike. These names are shared with other programs, so one that is
+misspelt is not noticed.
 
 | Variable | Default | Meaning |
 |---|---|---|"""
@@ -282,6 +282,17 @@ counted every two seconds: take the `max` over processes. `horde.native.pops.hel
 """
 
 
+_WORKER_METRICS_HEAD = f"""\
+# Metrics of the worker
+
+{_NOTE}
+
+Every instrument that a process of the worker records, with its attributes. They go where
+[telemetry](settings.md#telemetry) sends them, and to a Prometheus that scrapes `HORDE_WORKER_METRICS_PORT`, which is
+off by default: a worker opens no port. No attribute ever holds an address, a key, a prompt or an id.
+"""
+
+
 def _measure_front() -> Measured:
     from horde.oai.admission import InflightLimiter  # noqa: PLC0415 - the SDK's import is slow and noisy
     from horde.oai.metrics import FrontMetrics, histogram_views  # noqa: PLC0415
@@ -344,6 +355,31 @@ def native_metrics_page() -> str:
     return _NATIVE_METRICS_HEAD + metric_tables(measure(use, histogram_views()), values)
 
 
+def worker_metrics_page() -> str:
+    """Return the table of the worker's instruments, likewise."""
+    from horde_sdk.worker.chat_declaration import ChatFaultReason  # noqa: PLC0415 - the SDK's import is slow and noisy
+
+    from horde.worker.activity import WorkerActivity  # noqa: PLC0415
+    from horde.worker.horde_client import ProgressVerdict  # noqa: PLC0415
+    from horde.worker.metrics import JobOutcome, WorkerMetrics, WorkerState, histogram_views  # noqa: PLC0415
+
+    def use(meter: Meter) -> None:
+        metrics = WorkerMetrics(meter)
+        metrics.observe(lambda: [WorkerActivity()])
+        use_each(metrics)
+
+    verdicts = ", ".join(f"`{verdict.name.lower()}`" for verdict in ProgressVerdict)
+    values = (
+        ("`horde.worker`", "label of a worker in the configuration; `worker` for one that has none"),
+        ("`horde.state`", _values(WorkerState)),
+        ("`horde.outcome` of `horde.worker.pops`", "`job`, `empty`, `refused`, `away` when no Horde answered"),
+        ("`horde.outcome` of `horde.worker.jobs.ended`, `horde.worker.job.duration`", _values(JobOutcome)),
+        ("`horde.outcome` of `horde.worker.progress.duration`", verdicts),
+        ("`horde.reason`", f"of a fault: {_values(ChatFaultReason)}; else empty"),
+    )
+    return _WORKER_METRICS_HEAD + metric_tables(measure(use, histogram_views()), values)
+
+
 def _values(choices: Iterable[Enum]) -> str:
     return ", ".join(f"`{choice.value}`" for choice in choices)
 
@@ -396,6 +432,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "reference" / "errors.md": errors_page,
     ROOT / "docs" / "reference" / "metrics.md": metrics_page,
     ROOT / "docs" / "reference" / "native_metrics.md": native_metrics_page,
+    ROOT / "docs" / "reference" / "worker_metrics.md": worker_metrics_page,
     ROOT / "docs" / "reference" / "admin.md": admin_page,
     ROOT / "docs" / "decisions" / "README.md": decisions_page,
     ROOT / "README_return_codes.md": return_codes_page,

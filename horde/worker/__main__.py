@@ -5,20 +5,33 @@ could serve.
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loguru import logger
 
-from horde.server import run_event_loop
-from horde.telemetry import configure_logging, shut_down_telemetry, start_telemetry
+from horde.server import ListenError, bind_socket, run_event_loop
+from horde.telemetry import (
+    configure_logging,
+    metrics_endpoint,
+    shut_down_telemetry,
+    start_telemetry,
+    telemetry_enabled,
+)
 from horde.worker.configuration import Configuration, load_configuration
 from horde.worker.options import Arguments, parse_arguments
-from horde.worker.settings import SettingsError
+from horde.worker.settings import ProgramSettings, SettingsError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.view import View
+
+    from horde.worker.fleet import WorkerFleet
 
 __all__ = ["main"]
 
@@ -63,23 +76,49 @@ def _serve(configuration: Configuration) -> int:
     configure_logging(_SERVICE_NAME, level=program.log_level, log_format=program.log_format)
     for warning in configuration.warnings:
         logger.warning("{}", warning)
-    # Metrics are the Horde's and the model server's; a worker exports its calls and its log.
+    with contextlib.ExitStack() as stack:
+        listener: socket.socket | None = None
+        try:
+            if program.metrics_port is not None:
+                listener = stack.enter_context(bind_socket(program.metrics_host, program.metrics_port))
+        except ListenError as error:
+            logger.error("{}", error)
+            return _EXIT_START_FAILED
+        _start_telemetry(program)
+        try:
+            return run_event_loop(partial(_run, configuration, listener))
+        finally:
+            shut_down_telemetry()
+
+
+def _start_telemetry(program: ProgramSettings) -> None:
+    scraped = program.metrics_port is not None
+    views: Sequence[View] = ()
+    if scraped or telemetry_enabled():
+        from horde.worker.metrics import histogram_views  # noqa: PLC0415 - as above
+
+        views = histogram_views()
     version = importlib.metadata.version("horde-oai")
-    if start_telemetry(_SERVICE_NAME, version, views=(), log_level=program.log_level):
+    if start_telemetry(_SERVICE_NAME, version, views=views, log_level=program.log_level, scraped=scraped):
         from horde.telemetry_spans import instrument_client  # noqa: PLC0415 - costs a good part of a second
 
         instrument_client()
-    try:
-        return run_event_loop(partial(_run, configuration))
-    finally:
-        shut_down_telemetry()
 
 
-async def _run(configuration: Configuration) -> int:
+async def _run(configuration: Configuration, metrics_listener: socket.socket | None) -> int:
+    from horde.worker.fleet import WorkerFleet  # noqa: PLC0415 - as above
+    from horde.worker.metrics import WorkerMetrics  # noqa: PLC0415
+
+    metrics = WorkerMetrics()
+    fleet = WorkerFleet(configuration.workers, metrics=metrics)
+    metrics.observe(lambda: fleet.activities)
+    async with metrics_endpoint(metrics_listener):
+        return await _run_until_signalled(fleet)
+
+
+async def _run_until_signalled(fleet: "WorkerFleet") -> int:
     from horde.worker.daemon import WorkerStartError  # noqa: PLC0415 - as above
-    from horde.worker.fleet import WorkerFleet  # noqa: PLC0415
 
-    fleet = WorkerFleet(configuration.workers)
     serving = asyncio.create_task(fleet.run(), name="worker - fleet")
     signalled = False
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from loguru import logger
 
+from horde.worker.activity import WorkerActivity
 from horde.worker.backend_health import BackendHealth
 from horde.worker.backends import recognise_backend
 from horde.worker.backends.base import BackendError, BackendProfile, BackendUnavailableError, ChatBackend
@@ -17,6 +18,7 @@ from horde.worker.backoff import Backoff
 from horde.worker.declaration import DeclarationError, OperatorLimits, WorkerOffer, build_offer
 from horde.worker.horde_client import HordeClient
 from horde.worker.job import Job, JobRunner
+from horde.worker.metrics import WorkerState
 from horde.worker.poppers import JobBoard, Popper, WorkerRefusedError, withdraw
 from horde.worker.schedule import ServingHours, WallClock
 from horde.worker.settings import WorkerSettings
@@ -49,11 +51,20 @@ class WorkerDaemon:
         settings: The settings.
         label: The worker's name in the configuration; empty for one without.
         clock: The time of day, which its schedule goes by.
+        activity: Told what happens.
     """
 
-    def __init__(self, settings: WorkerSettings, *, label: str = "", clock: WallClock | None = None) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        label: str = "",
+        clock: WallClock | None = None,
+        activity: WorkerActivity | None = None,
+    ) -> None:
         self._settings = settings
         self._label = label
+        self._activity = activity or WorkerActivity(label)
         self._hours = ServingHours(settings.read_schedule(), clock or WallClock())
         self._stopping = asyncio.Event()
         self._interrupted = asyncio.Event()
@@ -72,7 +83,7 @@ class WorkerDaemon:
         Raises:
             WorkerStartError: The model server cannot be used, or the Horde does not take this worker.
         """
-        await self._hours.wait_until_open(self._stopping)
+        await self._rest()
         location = backend_location(self._settings)
         async with create_backend_session(location) as session:
             found = await self._find_backend(lambda: recognise_backend(session, location))
@@ -91,12 +102,12 @@ class WorkerDaemon:
         refusal: WorkerRefusedError | None = None
         async with asyncio.TaskGroup() as jobs:
             while not self._stopping.is_set():
-                runner = JobRunner(horde, backend, offer, health=self._health)
+                runner = JobRunner(horde, backend, offer, health=self._health, activity=self._activity)
                 refusal = await self._pop_until_interrupted(horde, board, offer, runner, name, jobs)
                 await withdraw(horde, offer, name, board.running)
                 if refusal is not None:
                     break
-                rested = await self._hours.wait_until_open(self._stopping)
+                rested = await self._rest()
                 if self._health.is_down or rested:
                     offer = await self._wait_for_backend(backend, offer, runner)
             await self._drain(board)
@@ -128,10 +139,12 @@ class WorkerDaemon:
             offer,
             name=name,
             wait_seconds=self._settings.wait_seconds,
+            activity=self._activity,
             start_job=start_job,
             fault_job=fault_job,
         )
         refusal: WorkerRefusedError | None = None
+        self._activity.state = WorkerState.SERVING
         try:
             async with asyncio.TaskGroup() as group:
                 popping = group.create_task(popper.run(), name="worker - popper")
@@ -142,6 +155,13 @@ class WorkerDaemon:
         except* WorkerRefusedError as errors:
             refusal = next(error for error in errors.exceptions if isinstance(error, WorkerRefusedError))
         return refusal
+
+    async def _rest(self) -> bool:
+        """Wait for the hours in which to serve, or the stop; return whether there was a wait."""
+        before, self._activity.state = self._activity.state, WorkerState.RESTING
+        rested = await self._hours.wait_until_open(self._stopping)
+        self._activity.state = before
+        return rested
 
     async def _interrupt_when_closed(self) -> None:
         await self._hours.wait_until_closed()
@@ -157,6 +177,7 @@ class WorkerDaemon:
             board.finish(job.id)
 
     async def _drain(self, board: JobBoard) -> None:
+        self._activity.state = WorkerState.STOPPING
         if board.running:
             logger.info("Stopping: {} running jobs have {:g} s.", len(board.running), self._settings.drain_seconds)
         if await _within(self._settings.drain_seconds, board):
@@ -193,6 +214,7 @@ class WorkerDaemon:
                 raise WorkerStartError(str(error)) from error
             else:
                 _tell_offer(profile, offer)
+                self._activity.model, self._activity.threads = offer.model, offer.threads
                 return backend, offer
         return None
 
@@ -205,6 +227,7 @@ class WorkerDaemon:
         if self._health.is_down:
             logger.warning("The model server is away: no jobs are taken until it is back.")
         backoff = Backoff(0.5, 30.0)
+        self._activity.state = WorkerState.AWAY
         if self._health.is_down:
             await self._pause(self._health.pause_before_probe())
         while not self._stopping.is_set():
@@ -213,6 +236,7 @@ class WorkerDaemon:
                 found = build_offer(profile, operator_limits(self._settings))
             except (BackendError, DeclarationError) as error:
                 logger.debug("The model server is still away: {}", error)
+                self._activity.trouble = str(error)
                 runner.lose_backend()
             else:
                 if found.model == offer.model:

@@ -7,20 +7,22 @@ from typing import Final
 
 from loguru import logger
 
+from horde.worker.activity import WorkerActivity
 from horde.worker.backoff import Backoff
 from horde.worker.configuration import ConfiguredWorker
 from horde.worker.daemon import WorkerDaemon, WorkerStartError
+from horde.worker.metrics import WorkerMetrics, WorkerState
 
 __all__ = ["WorkerFleet"]
 
 _FIRST_PAUSE_SECONDS: Final = 15.0
 _LONGEST_PAUSE_SECONDS: Final = 300.0
 
-type MakeDaemon = Callable[[ConfiguredWorker], WorkerDaemon]
+type MakeDaemon = Callable[[ConfiguredWorker, WorkerActivity], WorkerDaemon]
 
 
-def _make_daemon(worker: ConfiguredWorker) -> WorkerDaemon:
-    return WorkerDaemon(worker.settings, label=worker.label)
+def _make_daemon(worker: ConfiguredWorker, activity: WorkerActivity) -> WorkerDaemon:
+    return WorkerDaemon(worker.settings, label=worker.label, activity=activity)
 
 
 def _make_backoff() -> Backoff:
@@ -35,6 +37,7 @@ class WorkerFleet:
 
     Args:
         workers: The workers; at least one.
+        metrics: Told what happens.
         make_daemon: Makes one of them.
         make_backoff: Makes the pauses between the starts of one of them.
     """
@@ -43,16 +46,24 @@ class WorkerFleet:
         self,
         workers: Sequence[ConfiguredWorker],
         *,
+        metrics: WorkerMetrics | None = None,
         make_daemon: MakeDaemon = _make_daemon,
         make_backoff: Callable[[], Backoff] = _make_backoff,
     ) -> None:
         self._workers = tuple(workers)
         self._make_daemon = make_daemon
+        metrics = metrics or WorkerMetrics()
+        self._activities = {worker.label: WorkerActivity(worker.label, metrics) for worker in self._workers}
         self._make_backoff = make_backoff
         self._stopping = asyncio.Event()
         self._daemons: dict[str, WorkerDaemon] = {}
         self._failures: dict[str, WorkerStartError] = {}
         self._gave_up = False
+
+    @property
+    def activities(self) -> Sequence[WorkerActivity]:
+        """What each worker is doing, in the order of the configuration."""
+        return tuple(self._activities.values())
 
     def stop(self) -> None:
         """Take no more jobs, finish or fault what runs, then end; returns at once."""
@@ -82,6 +93,7 @@ class WorkerFleet:
             while not self._stopping.is_set():
                 failure = await self._serve(worker)
                 if failure is None:
+                    self._activities[worker.label].state = WorkerState.STOPPED
                     return
                 self._note_failure(worker, failure)
                 if failure.final:
@@ -91,7 +103,9 @@ class WorkerFleet:
     async def _serve(self, worker: ConfiguredWorker) -> WorkerStartError | None:
         """Serve until stopped, or until it cannot be done."""
         self._failures.pop(worker.label, None)
-        daemon = self._daemons[worker.label] = self._make_daemon(worker)
+        activity = self._activities[worker.label]
+        activity.state = WorkerState.STARTING
+        daemon = self._daemons[worker.label] = self._make_daemon(worker, activity)
         try:
             await daemon.run()
         except WorkerStartError as error:
@@ -105,6 +119,8 @@ class WorkerFleet:
 
     def _note_failure(self, worker: ConfiguredWorker, failure: WorkerStartError) -> None:
         self._failures[worker.label] = failure
+        activity = self._activities[worker.label]
+        activity.state, activity.trouble = WorkerState.FAILED, str(failure)
         if len(self._workers) > 1:
             logger.error("{}", failure)
         if len(self._failures) == len(self._workers):

@@ -1,7 +1,6 @@
 """One job, from the pop's answer to the submit: a page that reads from top to bottom."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from horde_sdk.worker.chat_declaration import (
 from loguru import logger
 
 from horde.chat_contract import CHAT_REQUEST_EXPIRY_SECONDS
+from horde.worker.activity import JobActivity, WorkerActivity
 from horde.worker.backend_health import BackendHealth
 from horde.worker.backends.base import (
     BackendError,
@@ -27,8 +27,9 @@ from horde.worker.backends.base import (
 )
 from horde.worker.declaration import WorkerOffer
 from horde.worker.delivery import Delivery, deliver_fault, deliver_reply
-from horde.worker.horde_client import HordeClient
-from horde.worker.progress import JobCancelledError, ProgressPacing, ProgressPoster
+from horde.worker.horde_client import HordeClient, ProgressVerdict
+from horde.worker.metrics import JobOutcome
+from horde.worker.progress import JobCancelledError, PostProgress, ProgressPacing, ProgressPoster
 from horde.worker.structured import breaks_strict_schema
 
 __all__ = ["Job", "JobRunner", "UnusableJobError", "read_job"]
@@ -165,6 +166,7 @@ class JobRunner:
         backend: What generates.
         offer: What was declared.
         health: Told how each job went.
+        activity: Told what happens.
     """
 
     def __init__(
@@ -174,19 +176,21 @@ class JobRunner:
         offer: WorkerOffer,
         *,
         health: BackendHealth,
+        activity: WorkerActivity,
     ) -> None:
         self._horde = horde
         self._backend = backend
         self._offer = offer
         self._health = health
+        self._activity = activity
         self._backend_lost = asyncio.Event()
 
     def lose_backend(self) -> None:
         """Fault every job that still generates: the backend is gone, also where its connections have not noticed."""
         self._backend_lost.set()
 
-    async def run(self, job: Job, abandoned: asyncio.Event) -> str:
-        """Serve a job to its end and return in a word what became of it.
+    async def run(self, job: Job, abandoned: asyncio.Event) -> JobOutcome:
+        """Serve a job to its end and return what became of it.
 
         However this ends, the backend's connection is closed and every task of the job is over.
 
@@ -194,12 +198,26 @@ class JobRunner:
             job: The job.
             abandoned: Set when the worker stops and cannot wait any longer: the job is faulted.
         """
+        activity = self._activity.job_started(job.id)
+        outcome, fault = JobOutcome.FAULTED, None
+        try:
+            outcome, fault = await self._run(job, activity, abandoned)
+        except asyncio.CancelledError:
+            outcome = JobOutcome.DROPPED
+            raise
+        finally:
+            activity.ended(outcome, fault)
+        return outcome
+
+    async def _run(
+        self, job: Job, activity: JobActivity, abandoned: asyncio.Event
+    ) -> tuple[JobOutcome, ChatFaultReason | None]:
+        outcome = JobOutcome.FAULTED
         fault: ChatFaultReason | None = None
-        outcome = "faulted"
         try:
             async with asyncio.timeout(CHAT_REQUEST_EXPIRY_SECONDS), asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch(abandoned), name=f"worker - job {job.id} watch")
-                outcome, fault = await self._serve(job, group)
+                outcome, fault = await self._serve(job, activity, group)
                 watching.cancel()
         except* BackendError as errors:
             fault = self._judge_failure(job, errors)
@@ -210,21 +228,22 @@ class JobRunner:
             fault = ChatFaultReason.GENERATION_ERROR
         except* JobCancelledError:
             fault = None
-            outcome = "cancelled"
+            outcome = JobOutcome.CANCELLED
             logger.info("Job {}: cancelled by the Horde; its generation was stopped and nothing is submitted.", job.id)
         if fault is not None:
-            outcome = await self._fault(job.id, fault, stopping=abandoned.is_set())
-        return outcome
+            await self._fault(job.id, fault, stopping=abandoned.is_set())
+        return outcome, fault
 
     async def fault_unusable(self, job_id: str) -> None:
         """Fault a job that cannot be served, so that another worker gets it at once."""
         await self._fault(job_id, ChatFaultReason.GENERATION_ERROR, stopping=True)
 
-    async def _serve(self, job: Job, group: asyncio.TaskGroup) -> tuple[str, ChatFaultReason | None]:
-        poster = ProgressPoster(job.id, self._horde.post_progress, job.pacing, live=job.live)
+    async def _serve(
+        self, job: Job, activity: JobActivity, group: asyncio.TaskGroup
+    ) -> tuple[JobOutcome, ChatFaultReason | None]:
+        poster = ProgressPoster(job.id, self._timed_posts(activity), job.pacing, live=job.live)
         posting = group.create_task(poster.run(), name=f"worker - job {job.id} progress")
-        started = time.monotonic()
-        reply = await self._generate_watched(job, poster)
+        reply = await self._generate_watched(job, activity, poster)
         poster.close()
         message = reply.message()
         finished = reply.finished
@@ -232,7 +251,7 @@ class JobRunner:
             raise BackendError("The backend ended a reply without saying so.")
         self._health.note_reply()
         if await self._is_unfit(job, message, finished.finish_reason):
-            return "faulted", ChatFaultReason.GENERATION_ERROR
+            return JobOutcome.FAULTED, ChatFaultReason.GENERATION_ERROR
         delivery, reward = await deliver_reply(
             self._horde,
             build_chat_reply_submit(
@@ -247,35 +266,48 @@ class JobRunner:
         # A post still on its way has nothing left to tell.
         posting.cancel()
         if delivery is Delivery.REFUSED:
-            return "refused", ChatFaultReason.REPLY_REFUSED
+            return JobOutcome.FAULTED, ChatFaultReason.REPLY_REFUSED
+        if delivery is Delivery.TAKEN:
+            activity.reply_taken(finished.usage, reward)
         logger.info(
             "Job {}: {} tokens in {:.1f} s, {} kudos, {}",
             job.id,
             finished.usage.completion_tokens,
-            time.monotonic() - started,
+            activity.seconds,
             reward,
             delivery,
         )
-        return str(delivery), None
+        return JobOutcome(delivery.value), None
 
-    async def _generate_watched(self, job: Job, poster: ProgressPoster) -> _Reply:
+    def _timed_posts(self, activity: JobActivity) -> PostProgress:
+        async def post(job_id: str, seq: int | None, text: str, reasoning: str) -> ProgressVerdict:
+            began = activity.seconds
+            verdict = await self._horde.post_progress(job_id, seq, text, reasoning)
+            activity.progress_posted(verdict, activity.seconds - began)
+            return verdict
+
+        return post
+
+    async def _generate_watched(self, job: Job, activity: JobActivity, poster: ProgressPoster) -> _Reply:
         """Generate the reply, unless the backend is lost meanwhile; a whole reply is kept whatever happens to it."""
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(_watch_backend(self._backend_lost), name=f"worker - job {job.id} backend")
-            reply = await self._generate(job, poster)
+            reply = await self._generate(job, activity, poster)
             watching.cancel()
         return reply
 
-    async def _generate(self, job: Job, poster: ProgressPoster) -> _Reply:
+    async def _generate(self, job: Job, activity: JobActivity, poster: ProgressPoster) -> _Reply:
         reply = _Reply()
         limit = self._offer.prompt_limit(job.payload.max_length, job.payload.max_context_length)
         async with aclosing(self._backend.generate(job.payload, prompt_limit=limit)) as events:
             async for event in events:
                 match event:
                     case TextDelta(text):
+                        activity.text_came()
                         reply.content.append(text)
                         poster.add(text=text)
                     case ReasoningDelta(text):
+                        activity.text_came()
                         reply.reasoning.append(text)
                         poster.add(reasoning=text)
                     case GenerationFinished():
@@ -301,10 +333,11 @@ class JobRunner:
     def _judge_failure(self, job: Job, errors: ExceptionGroup[BackendError]) -> ChatFaultReason:
         error = _first_error(errors)
         logger.warning("Job {}: {}", job.id, error)
+        self._activity.trouble = str(error)
         self._health.note_failure(error)
         return error.fault_reason
 
-    async def _fault(self, job_id: str, reason: ChatFaultReason, *, stopping: bool) -> str:
+    async def _fault(self, job_id: str, reason: ChatFaultReason, *, stopping: bool) -> None:
         limit = _LAST_FAULT_SECONDS if stopping else CHAT_REQUEST_EXPIRY_SECONDS
         try:
             async with asyncio.timeout(limit):
@@ -312,7 +345,6 @@ class JobRunner:
         except TimeoutError:
             logger.warning("Job {}: the Horde could not be told of its fault.", job_id)
         logger.info("Job {}: faulted, {}", job_id, reason.value)
-        return "faulted"
 
 
 def _first_error(errors: ExceptionGroup[BackendError]) -> BackendError:

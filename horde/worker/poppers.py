@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from horde_sdk.worker.chat_declaration import ChatWorkerDeclaration
 from loguru import logger
 
+from horde.worker.activity import WorkerActivity
 from horde.worker.backoff import Backoff
 from horde.worker.declaration import WorkerOffer
 from horde.worker.horde_client import BRIDGE_AGENT, AnswerTooLargeError, HordeAnswer, HordeAwayError, HordeClient
@@ -129,6 +130,7 @@ class Popper:
         offer: What is declared.
         name: The worker's name.
         wait_seconds: Time for which the Horde may hold a pop.
+        activity: Told how each pop went.
         start_job: Called with each job, on a taken thread.
         fault_job: Called with the id of each job that cannot be served.
     """
@@ -141,6 +143,7 @@ class Popper:
         *,
         name: str,
         wait_seconds: float,
+        activity: WorkerActivity,
         start_job: Callable[[Job], None],
         fault_job: Callable[[str], None],
     ) -> None:
@@ -149,6 +152,7 @@ class Popper:
         self._offer = offer
         self._name = name
         self._wait_seconds = wait_seconds
+        self._activity = activity
         self._start_job = start_job
         self._fault_job = fault_job
         self._trouble = Backoff(0.5, 30.0)
@@ -221,11 +225,14 @@ class Popper:
                 retry_after = error.retry_after
                 if isinstance(error, AnswerTooLargeError):
                     pop_id = str(uuid.uuid4())
+                self._activity.popped("away")
                 self._note_away(str(error))
             else:
                 if answer.ok:
+                    self._activity.popped("empty" if answer.body.get("id") is None else "job")
                     self._note_back()
                     return answer
+                self._activity.popped("refused")
                 if answer.rc in _FINAL_CODES:
                     raise WorkerRefusedError(f"The Horde refuses this worker ({answer.rc}): {answer.message}")
                 self._note_away(f"it refused a pop, {answer.rc or answer.status}: {answer.message}")
@@ -234,6 +241,7 @@ class Popper:
     def _note_away(self, reason: str) -> None:
         if not self._away:
             self._away = True
+            self._activity.trouble = f"The Horde gives no jobs ({reason})."
             logger.warning("The Horde at {} gives no jobs ({}); trying until it does.", self._horde.root, reason)
 
     def _note_back(self) -> None:

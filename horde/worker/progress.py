@@ -11,7 +11,7 @@ from typing import Final
 
 from horde.worker.horde_client import ProgressVerdict
 
-__all__ = ["JobCancelledError", "ProgressBatch", "ProgressBatcher", "ProgressPacing", "ProgressPoster"]
+__all__ = ["JobCancelledError", "PostProgress", "ProgressBatch", "ProgressBatcher", "ProgressPacing", "ProgressPoster"]
 
 _MAX_BATCH_CHARACTERS: Final = 10_000
 """Bound of one post: at six bytes for an escaped character it stays below the Horde's 64 KiB."""
@@ -95,6 +95,7 @@ def _seconds(value: object, *, default: float, least: float, most: float) -> flo
 
 
 type PostProgress = Callable[[str, int | None, str, str], Awaitable[ProgressVerdict]]
+"""Posts job id, number (None for a heartbeat), text and reasoning."""
 
 
 class ProgressPoster:
@@ -102,7 +103,7 @@ class ProgressPoster:
 
     Args:
         job_id: The job.
-        post: :meth:`horde.worker.horde_client.HordeClient.post_progress`.
+        post: As :meth:`horde.worker.horde_client.HordeClient.post_progress`.
         pacing: How often.
         live: The client wants live text; without it only heartbeats are sent.
     """

@@ -61,6 +61,13 @@ class ProgramSettings(BaseModel):
         default="auto",
         description="`text`, `json`, or `auto`: text on a terminal, JSON elsewhere.",
     )
+    metrics_host: str = Field(default="127.0.0.1", description="Address on which a Prometheus may scrape.")
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port for a Prometheus to scrape `/metrics`; 0 takes a free one. The worker opens no other port.",
+    )
 
 
 class WorkerSettings(BaseModel):

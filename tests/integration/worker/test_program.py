@@ -100,7 +100,7 @@ async def test_a_model_that_cannot_be_served_is_a_sentence_and_exit_code_3(
     async with program("horde.local.model_server", *arguments(tmp_path)) as process:
         code, output = await ended(process)
     assert code == 3
-    assert sentence in output.splitlines()[-1]
+    assert sentence in output  # llama.cpp may say something after it
 
 
 async def test_a_port_in_use_is_said_before_the_model_is_loaded(horde: Horde) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from horde.worker.activity import WorkerActivity
 from horde.worker.backoff import Backoff
 from horde.worker.configuration import ConfiguredWorker
 from horde.worker.daemon import WorkerDaemon, WorkerStartError
@@ -45,9 +46,9 @@ async def fleet_of(
     clock: FakeWallClock | None = None,
     pause_seconds: float = 60.0,
 ) -> AsyncIterator[WorkerFleet]:
-    def make_daemon(worker: ConfiguredWorker) -> WorkerDaemon:
+    def make_daemon(worker: ConfiguredWorker, activity: WorkerActivity) -> WorkerDaemon:
         kind = Broken if worker.label == broken else WorkerDaemon
-        return kind(worker.settings, label=worker.label, clock=clock)
+        return kind(worker.settings, label=worker.label, clock=clock, activity=activity)
 
     fleet = WorkerFleet(workers, make_daemon=make_daemon, make_backoff=lambda: Backoff(pause_seconds, pause_seconds))
     running = asyncio.create_task(fleet.run(), name="test - fleet")
