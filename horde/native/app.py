@@ -18,7 +18,8 @@ from horde.native.http import EXCEPTION_HANDLERS
 from horde.native.images.fetch import ImageFetcher
 from horde.native.images.keeper import ImageKeeper
 from horde.native.images.store import IMAGE_PATH, open_image_store
-from horde.native.moderation import PromptFilter, load_patterns
+from horde.native.moderation import Moderator, PromptFilter, load_patterns
+from horde.native.moderation_service import ModerationService
 from horde.native.publish import Publisher, create_redis
 from horde.native.rate_limits import CallLimiter
 from horde.native.routes import chat, images, jobs, models, status, users, workers
@@ -67,7 +68,7 @@ async def open_state(
             users=UserDirectory(pool),
             stopping=stopping,
             limiter=CallLimiter(settings, redis),
-            moderation=_prompt_filter(settings),
+            moderators=await stack.enter_async_context(_open_moderators(settings)),
             addresses=ClientAddresses(settings.trusted_fronts),
         )
         state.metrics.observe(lambda: state.queue.view.loads, lambda: len(state.held_pops))
@@ -89,14 +90,26 @@ async def _open_images(settings: NativeSettings, pool: Pool) -> AsyncIterator[Im
         yield keeper
 
 
-def _prompt_filter(settings: NativeSettings) -> PromptFilter | None:
-    if settings.moderation_patterns_file is None:
-        return None
-    return PromptFilter(
-        load_patterns(settings.moderation_patterns_file),
-        seconds=settings.moderation_seconds,
-        fails_open=settings.moderation_fails_open,
-    )
+@contextlib.asynccontextmanager
+async def _open_moderators(settings: NativeSettings) -> AsyncIterator[tuple[Moderator, ...]]:
+    """Return what looks at prompts: the operator's patterns, which cost nothing, before the service."""
+    seconds, fails_open = settings.moderation_seconds, settings.moderation_fails_open
+    moderators: list[Moderator] = []
+    if settings.moderation_patterns_file is not None:
+        patterns = load_patterns(settings.moderation_patterns_file)
+        moderators.append(PromptFilter(patterns, seconds=seconds, fails_open=fails_open))
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.moderation_url is not None:
+            service = ModerationService(
+                settings.moderation_url,
+                api_key=settings.moderation_api_key,
+                model=settings.moderation_model,
+                seconds=seconds,
+                max_bytes=settings.moderation_max_bytes,
+                fails_open=fails_open,
+            )
+            moderators.append(await stack.enter_async_context(service))
+        yield tuple(moderators)
 
 
 @contextlib.asynccontextmanager

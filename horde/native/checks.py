@@ -27,6 +27,7 @@ from horde.native.eligibility import Fields
 from horde.native.errors import RefusalError, ReturnCode
 from horde.native.images.references import referenced_images
 from horde.native.kudos import free_output_allowance, model_multiplier, price_cents, to_kudos
+from horde.native.moderation import ModerationUnavailableError, prompt_texts
 from horde.native.payload import count_images, narrow_tools
 from horde.native.state import NativeState
 from horde.native.users import User
@@ -157,9 +158,20 @@ async def check_schemas(_state: NativeState, draft: Draft) -> None:
 
 
 async def moderate(state: NativeState, draft: Draft) -> None:
-    """The operator's filter finds nothing in the messages (NAT-17)."""
-    if state.moderation is not None and await state.moderation.refuses(draft.chat["messages"]):
-        raise RefusalError(ReturnCode.CORRUPT_PROMPT)
+    """The operator's filter and service find nothing in what the model would be shown (NAT-17)."""
+    if not state.moderators:
+        return
+    texts = list(prompt_texts(draft.chat))
+    try:
+        for moderator in state.moderators:
+            if await moderator.refuses(texts):
+                raise RefusalError(ReturnCode.CORRUPT_PROMPT)
+    except ModerationUnavailableError:
+        raise RefusalError(
+            ReturnCode.CHAT_ADMISSION_DISABLED,
+            "This Horde takes no requests that it cannot moderate, and could not moderate this one.",
+            headers={"Retry-After": str(_SWITCH_SECONDS)},
+        ) from None
 
 
 def _refuse(violation: ContractViolation | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -69,9 +70,22 @@ class NativeSettings(BaseSettings):
         default=None,
         description="File of regular expressions, one a line; a prompt that one is found in is refused.",
     )
+    moderation_url: str | None = Field(
+        default=None,
+        description="Address of a service like OpenAI's `POST /v1/moderations` that each prompt is sent to.",
+    )
+    moderation_api_key: SecretStr | None = Field(default=None, description="Key for `HORDE_NATIVE_MODERATION_URL`.")
+    moderation_model: str | None = Field(
+        default=None, max_length=256, description="Moderation model to ask for; without it the service chooses."
+    )
+    moderation_max_bytes: int = Field(
+        default=1024 * 1024,
+        ge=1024,
+        description="Largest prompt that is sent to the service; a larger one counts as one that takes too long.",
+    )
     moderation_seconds: float = Field(default=2.0, gt=0, description="Longest time a prompt may be looked at.")
     moderation_fails_open: bool = Field(
-        default=False, description="Whether a prompt that takes longer is let through instead of refused."
+        default=False, description="Whether a prompt that takes longer, or that the service fails on, is let through."
     )
     user_submits_per_minute: int = Field(
         default=0, ge=0, le=60_000, description="Submits a key may send in a minute; 0 for no limit."
@@ -158,6 +172,16 @@ class NativeSettings(BaseSettings):
         """Require what one worker needs that looks for jobs once a second, or loses as many at once."""
         if 0 < value < _LEAST_WORKER_CALLS:
             raise ValueError(f"a worker needs {_LEAST_WORKER_CALLS} a minute")
+        return value
+
+    @field_validator("moderation_url")
+    @classmethod
+    def _check_moderation_url(cls, value: str | None) -> str | None:
+        """Require an address of the web without a user or a key in it, which would be logged and traced."""
+        if value is not None:
+            parts = urlsplit(value)
+            if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc or parts.query:
+                raise ValueError("it is an http:// or https:// address without a user or a query")
         return value
 
     @field_validator("public_url")

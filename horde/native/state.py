@@ -10,7 +10,7 @@ from horde.native.db.engine import Pool
 from horde.native.held_pops import HeldPops
 from horde.native.images.keeper import ImageKeeper
 from horde.native.metrics import NativeMetrics
-from horde.native.moderation import PromptFilter
+from horde.native.moderation import Moderator
 from horde.native.publish import Publisher
 from horde.native.rate_limits import CallLimiter
 from horde.native.settings import NativeSettings
@@ -36,7 +36,7 @@ class NativeState:
         stopping: Set when the process has been told to stop.
         limiter: Counts calls.
         addresses: Reads whose call it is, behind trusted fronts.
-        moderation: The operator's filter of prompts, or None.
+        moderators: The operator's filters of prompts, asked in order.
         metrics: The instruments.
         images: Takes in, stores and hands out pictures, or None where there is no storage.
         turns: Lets copies of one operation through one after the other.
@@ -53,7 +53,7 @@ class NativeState:
     stopping: asyncio.Event
     limiter: CallLimiter
     addresses: ClientAddresses = field(default_factory=lambda: ClientAddresses(()))
-    moderation: PromptFilter | None = None
+    moderators: tuple[Moderator, ...] = ()
     metrics: NativeMetrics = field(default_factory=NativeMetrics)
     images: ImageKeeper | None = None
     turns: Turns = field(default_factory=Turns)

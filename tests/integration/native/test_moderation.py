@@ -33,7 +33,7 @@ async def test_a_prompt_that_takes_too_long_is_refused_unless_the_filter_fails_o
     path.write_text("(a|a|aa)+$")
     prompt_filter = PromptFilter(load_patterns(path), seconds=0.01, fails_open=fails_open)
 
-    assert await prompt_filter.refuses(_messages("a" * 60 + "b")) is not fails_open
+    assert await prompt_filter.refuses(["a" * 60 + "b"]) is not fails_open
 
 
 async def test_a_line_that_is_no_pattern_is_named_at_start(tmp_path: Path) -> None:
