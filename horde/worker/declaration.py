@@ -87,7 +87,7 @@ def build_offer(profile: BackendProfile, operator: OperatorLimits) -> WorkerOffe
     """
     window = _window(profile, operator)
     max_length = operator.max_length or min(window // _REPLY_SHARE, _DEFAULT_MAX_LENGTH, MAX_CHAT_MAX_TOKENS)
-    largest_prompt = window - max_length
+    largest_prompt = window - max_length - profile.uncounted_tokens
     if not profile.counts_prompts:
         largest_prompt = declarable_context(largest_prompt)
     if max_length < MIN_CHAT_MAX_TOKENS or largest_prompt < 1:

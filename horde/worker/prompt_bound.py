@@ -7,12 +7,12 @@ the truth; a worker that goes by it declares a context so much smaller that no j
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["declarable_context", "prompt_token_bound"]
+__all__ = ["MESSAGE_TOKENS", "TEMPLATE_TOKENS", "declarable_context", "prompt_text", "prompt_token_bound"]
 
-_TEMPLATE_TOKENS: Final = 256
+TEMPLATE_TOKENS: Final = 256
 """What a chat template may add to the whole prompt: a default system message, dates, markers."""
 
-_MESSAGE_TOKENS: Final = 16
+MESSAGE_TOKENS: Final = 16
 """What a chat template may add to each message."""
 
 _BOUND_PER_ESTIMATED_TOKEN: Final = 6
@@ -36,10 +36,15 @@ def _strings(value: object) -> Iterator[str]:
             pending.extend(current)
 
 
+def prompt_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return every text of the messages, one a line: what is to be counted where a tokenizer takes text alone."""
+    return "\n".join(_strings(list(messages)))
+
+
 def prompt_token_bound(messages: Sequence[Mapping[str, Any]]) -> int:
     """Return a number of tokens that the rendered messages do not pass."""
     text_bytes = sum(len(text.encode(errors="surrogatepass")) for text in _strings(messages))
-    return _TEMPLATE_TOKENS + _MESSAGE_TOKENS * len(messages) + text_bytes
+    return TEMPLATE_TOKENS + MESSAGE_TOKENS * len(messages) + text_bytes
 
 
 def declarable_context(prompt_tokens: int) -> int:
@@ -48,4 +53,4 @@ def declarable_context(prompt_tokens: int) -> int:
     Args:
         prompt_tokens: Tokens that a prompt may take; the result is 0 or less when that is too few to say anything.
     """
-    return (prompt_tokens - _TEMPLATE_TOKENS) // _BOUND_PER_ESTIMATED_TOKEN
+    return (prompt_tokens - TEMPLATE_TOKENS) // _BOUND_PER_ESTIMATED_TOKEN

@@ -3,15 +3,16 @@
 * Each completion takes the next script of :attr:`ScriptedModel.scripts`, or the last one again when none is left.
 * A script is a list of steps, played in order; after the last step the stream ends with ``[DONE]`` unless a
   :class:`Cut` ended it before.
-* What a worker asks while it probes is no completion of a script's: :attr:`ScriptedModel.grammar` answers it.
+* What a worker asks while it probes is no completion of a script's: :attr:`ScriptedModel.talents` answer it.
+* :attr:`ScriptedModel.answers` add routes, and ``/api/chat`` is Ollama's way to ask for a completion.
 * Every request body is recorded, and how many streams are open is known: a client that leaves closes its stream.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -20,9 +21,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from horde.worker.backends.probes import PROBE_QUESTION
+from tests.support.scripted_talents import Talents, asks_probe, probe_document
 
-__all__ = ["Cut", "Fail", "Finish", "Raw", "Reason", "Say", "ScriptedModel", "Stall", "Step", "tokens"]
+__all__ = ["Call", "Cut", "Fail", "Finish", "Raw", "Reason", "Say", "ScriptedModel", "Stall", "Step", "tokens"]
 
 _CUT_LENGTH = 1_000_000
 """Announced length of a stream that is cut: its connection ends before so much was sent."""
@@ -40,6 +41,14 @@ class Reason:
     """Send reasoning in its own field."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Send a whole tool call, its arguments as JSON text."""
+
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class Fail:
     kind: str = "server_error"
 
 
-type Step = Say | Reason | Raw | Stall | Finish | Cut | Fail
+type Step = Say | Reason | Call | Raw | Stall | Finish | Cut | Fail
 
 
 def tokens(text: str) -> list[Step]:
@@ -99,9 +108,12 @@ class ScriptedModel:
         headers: Headers of the last call.
         open_streams: Scripts that are being played; a probe's answer is none.
         listed: How often the model list was read.
-        grammar: What it does with a schema: ``enforces`` it, ``ignores`` it or ``refuses`` it with 400.
-        answers: Answers of further routes, by path.
+        owner: Who owns the model, on its card.
+        talents: What it does when it is probed.
+        answers: Answers of further routes, by path; a callable takes the body that was posted.
+        calls: Bodies that were posted to those routes, by path.
         probes: How many probes it answered.
+        refused_keys: Keys of a body that it does not know and answers with 400.
         available: False answers 503 to everything.
     """
 
@@ -112,9 +124,12 @@ class ScriptedModel:
     headers: dict[str, str] = field(default_factory=dict)
     open_streams: int = 0
     listed: int = 0
-    grammar: Literal["enforces", "ignores", "refuses"] = "ignores"
-    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    owner: str | None = None
+    talents: Talents = field(default_factory=Talents)
+    answers: dict[str, dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
+    calls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     probes: int = 0
+    refused_keys: frozenset[str] = frozenset()
     available: bool = True
 
     def play(self, *scripts: Sequence[Step]) -> None:
@@ -125,7 +140,8 @@ class ScriptedModel:
         routes = [
             Route("/v1/models", self._models),
             Route("/v1/chat/completions", self._complete, methods=["POST"]),
-            *(Route(path, self._answer) for path in self.answers),
+            Route("/api/chat", self._complete, methods=["POST"]),
+            *(Route(path, self._answer, methods=["GET", "POST"]) for path in self.answers),
         ]
         await Starlette(routes=routes)(scope, receive, send)
 
@@ -137,41 +153,59 @@ class ScriptedModel:
         card: dict[str, Any] = {"id": self.model, "object": "model"}
         if self.window is not None:
             card["max_model_len"] = self.window
+        if self.owner is not None:
+            card["owned_by"] = self.owner
         return Response(orjson.dumps({"object": "list", "data": [card]}), media_type="application/json")
 
     async def _answer(self, request: Request) -> Response:
-        return Response(orjson.dumps(self.answers[request.url.path]), media_type="application/json")
+        path = request.url.path
+        answer = self.answers[path]
+        posted = orjson.loads(await request.body() or b"{}")
+        self.calls.setdefault(path, []).append(posted)
+        document = answer(posted) if callable(answer) else answer
+        return Response(orjson.dumps(document), media_type="application/json")
 
     async def _complete(self, request: Request) -> "Response | _ScriptedStream":
         self.headers = dict(request.headers)
         body = orjson.loads(await request.body())
-        if self.available and any(each["content"] == PROBE_QUESTION for each in body.get("messages", ())):
-            return self._answer_probe(body)
+        by_line = request.url.path == "/api/chat"
+        if self.available and asks_probe(body):
+            self.probes += 1
+            if self.refused_keys & body.keys():
+                return _error(400, "invalid_request_error")
+            steps = self._answer_probe(body)
+            if steps is None:
+                return _error(400, "invalid_request_error")
+            return _ScriptedStream(steps, by_line=by_line)
         self.bodies.append(body)
         if not self.available:
             return _error(503, "unavailable")
         script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]
         if script and isinstance(script[0], Fail):
             return _error(script[0].status, script[0].kind)
-        return _CountedStream(self, script)
+        return _CountedStream(self, script, by_line=by_line)
 
-    def _answer_probe(self, body: dict[str, Any]) -> "Response | _ScriptedStream":
-        self.probes += 1
-        if self.grammar == "refuses":
-            return _error(400, "invalid_request_error")
-        if self.grammar == "ignores":
-            return _ScriptedStream(tokens("The sea is wide."))
-        wanted = body["response_format"]["json_schema"]["schema"]["properties"]
-        document: dict[str, Any] = {"value": "probed"}
-        call = {"name": "probe", "arguments": document}
-        return _ScriptedStream([Say(orjson.dumps(call if "arguments" in wanted else document).decode()), Finish()])
+    def _answer_probe(self, body: dict[str, Any]) -> list[Step] | None:
+        """Return the steps that answer a probe; None when it is refused."""
+        reply = self.talents.answer(body)
+        if reply is None:
+            return None
+        steps: list[Step] = []
+        if reply.reasoning:
+            steps.append(Reason(reply.reasoning))
+        if reply.call:
+            steps.append(Call("probe", probe_document()))
+        elif reply.text:
+            steps.append(Say(reply.text))
+        return [*steps, Finish(reply.finish_reason)]
 
 
 class _ScriptedStream:
     """A response that plays a script until it ends or the client leaves, whichever comes first."""
 
-    def __init__(self, script: Sequence[Step]) -> None:
+    def __init__(self, script: Sequence[Step], *, by_line: bool) -> None:
         self._script = script
+        self._by_line = by_line
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         leaving = asyncio.create_task(_wait_for_leave(receive), name="test - model disconnect")
@@ -190,33 +224,29 @@ class _ScriptedStream:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for data in self._events():
             await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"" if cuts else b"data: [DONE]\n\n"})
+        end = b"" if cuts or self._by_line else b"data: [DONE]\n\n"
+        await send({"type": "http.response.body", "body": end})
 
     async def _events(self) -> AsyncIterator[bytes]:
         for step in self._script:
             match step:
-                case Say(text):
-                    yield _chunk({"content": text})
-                case Reason(text):
-                    yield _chunk({"reasoning_content": text})
                 case Raw(data):
                     yield data
                 case Stall(until):
                     await until.wait()
-                case Finish():
-                    yield _chunk({}, step.reason)
-                    yield _event({"choices": [], "usage": _usage(step)})
                 case Cut():
                     return
                 case Fail():
                     raise AssertionError("Fail is a script's first step.")
+                case _:
+                    yield _line(step) if self._by_line else _events_of(step)
 
 
 class _CountedStream(_ScriptedStream):
     """A script's stream, counted among the model's open ones while it is played."""
 
-    def __init__(self, model: ScriptedModel, script: Sequence[Step]) -> None:
-        super().__init__(script)
+    def __init__(self, model: ScriptedModel, script: Sequence[Step], *, by_line: bool) -> None:
+        super().__init__(script, by_line=by_line)
         self._model = model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -242,6 +272,42 @@ def _chunk(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
 
 def _event(body: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
+
+
+def _call_part(step: Call) -> dict[str, Any]:
+    return {"index": 0, "id": "call_1", "function": {"name": step.name, "arguments": step.arguments}}
+
+
+def _events_of(step: Say | Reason | Call | Finish) -> bytes:
+    """Return a step as server-sent events."""
+    match step:
+        case Say(text):
+            return _chunk({"content": text})
+        case Reason(text):
+            return _chunk({"reasoning_content": text})
+        case Call():
+            return _chunk({"tool_calls": [_call_part(step)]})
+        case Finish():
+            return _chunk({}, step.reason) + _event({"choices": [], "usage": _usage(step)})
+
+
+def _line(step: Say | Reason | Call | Finish) -> bytes:
+    """Return a step as a line of Ollama's."""
+    match step:
+        case Say(text):
+            return _told({"content": text})
+        case Reason(text):
+            return _told({"content": "", "thinking": text})
+        case Call(name, arguments):
+            call = {"function": {"name": name, "arguments": orjson.loads(arguments)}}
+            return _told({"content": "", "tool_calls": [call]})
+        case Finish():
+            counts = {"prompt_eval_count": step.prompt_tokens, "eval_count": step.completion_tokens}
+            return _told({"content": ""}, done=True, done_reason=step.reason, **counts)
+
+
+def _told(message: dict[str, Any], *, done: bool = False, **more: Any) -> bytes:
+    return orjson.dumps({"message": message, "done": done, **more}) + b"\n"
 
 
 def _error(status: int, kind: str) -> Response:

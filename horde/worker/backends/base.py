@@ -119,6 +119,8 @@ class BackendProfile:
         slots: Replies generated at the same time; None when the server does not say.
         counts_prompts: The server's tokenizer counts prompts, so that what fits is known exactly. Otherwise the
             worker goes by the bytes of the messages, of which a token takes at least one.
+        uncounted_tokens: Tokens that a prompt may take beyond what is counted of it: markers of a template that the
+            server does not count. They are kept free.
         facts: What the server does, in the SDK's terms.
         findings: One sentence each on what was found and how, for the operator.
     """
@@ -129,6 +131,7 @@ class BackendProfile:
     slots: int | None
     counts_prompts: bool
     facts: ChatBackendFacts
+    uncounted_tokens: int = 0
     findings: tuple[str, ...] = ()
 
 

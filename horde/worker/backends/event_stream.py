@@ -1,6 +1,6 @@
-"""Server-sent events as they arrive: bytes cut anywhere in, the data of whole events out. Pure."""
+"""Server-sent events, or one JSON text a line, as they arrive: bytes cut anywhere in, whole texts out. Pure."""
 
-__all__ = ["EventStreamError", "EventStreamParser"]
+__all__ = ["EventStreamError", "EventStreamParser", "LineStreamParser"]
 
 _MAX_EVENT_BYTES = 4 * 1024 * 1024
 """Bound of one event: a model server sends tokens, and one that sends more in one piece is broken."""
@@ -71,3 +71,23 @@ class EventStreamParser:
         self._data = []
         self._data_bytes = 0
         return event
+
+
+class LineStreamParser:
+    """Cuts a byte stream into lines, one JSON text each; empty lines are none, and a last line needs its end."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the next bytes and return the lines that they complete, in order.
+
+        Raises:
+            EventStreamError: One line passes 4 MiB.
+        """
+        self._line += chunk
+        if len(self._line) > _MAX_EVENT_BYTES + len(chunk):
+            raise EventStreamError("The model server sent a line of more than 4 MiB.")
+        *lines, rest = bytes(self._line).split(b"\n")
+        self._line = bytearray(rest)
+        return [line for line in lines if line.strip()]

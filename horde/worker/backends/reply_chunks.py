@@ -17,7 +17,7 @@ from horde.worker.backends.base import (
 )
 from horde.worker.thinking import ThinkPiece, ThinkSplitter
 
-__all__ = ["MAX_NATIVE_FINISH_REASON_CHARACTERS", "ReplyAssembler"]
+__all__ = ["MAX_NATIVE_FINISH_REASON_CHARACTERS", "ReplyAssembler", "parse_object"]
 
 MAX_NATIVE_FINISH_REASON_CHARACTERS: Final = 32
 """The Horde takes no more of a backend's own finish reason (WRK-8)."""
@@ -50,10 +50,11 @@ class ReplyAssembler:
     Args:
         split_thinking: Split a ``<think>`` block off the content; a server that sends reasoning in a field of its
             own ends this by doing so.
+        starts_inside: The prompt opened the block, so that the reply begins within it.
     """
 
-    def __init__(self, *, split_thinking: bool = True) -> None:
-        self._splitter = ThinkSplitter() if split_thinking else None
+    def __init__(self, *, split_thinking: bool = True, starts_inside: bool = False) -> None:
+        self._splitter = ThinkSplitter(starts_inside=starts_inside) if split_thinking else None
         self._native_finish_reason: str | None = None
         self._usage = ChatUsage()
         self._tool_calls: dict[int, _PartialToolCall] = {}
@@ -69,7 +70,7 @@ class ReplyAssembler:
         Raises:
             BackendError: It is an error, or not a chunk at all.
         """
-        chunk = _parse_object(data)
+        chunk = parse_object(data)
         if chunk.get("error"):
             raise BackendError(f"The model server reported an error while generating: {_error_kind(chunk['error'])}.")
         self._read_usage(chunk.get("usage"))
@@ -172,7 +173,12 @@ def _count(value: object) -> int | None:
     return value
 
 
-def _parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object that a server sent.
+
+    Raises:
+        BackendError: It sent something else.
+    """
     try:
         chunk = orjson.loads(data)
     except orjson.JSONDecodeError as error:

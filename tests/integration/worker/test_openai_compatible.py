@@ -1,7 +1,7 @@
 """A model server of unknown kind: what is asked of it and what is made of its answers."""
 
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from horde_sdk.worker.chat_declaration import ChatJobPayload
@@ -18,6 +18,7 @@ from horde.worker.backends.openai_compatible import (
 from horde.worker.tool_reply import ToolViolationError
 from tests.support.scripted_model import ScriptedModel, tokens
 from tests.support.scripted_pops import chat_job
+from tests.support.scripted_talents import Talents
 from tests.support.serving import Served
 
 type Model = Served[ScriptedModel]
@@ -39,27 +40,6 @@ async def test_a_server_without_llama_cpps_routes_is_taken_for_no_more_than_it_i
     assert not profile.facts.honours_seed
 
 
-@pytest.mark.parametrize(
-    ("path", "answer", "window"),
-    [
-        ("/v1/model", {"id": "scripted-1B", "parameters": {"max_seq_len": 8192}}, 8192),
-        ("/api/extra/true_max_context_length", {"value": 6144}, 6144),
-        ("/api/ps", {"models": [{"name": "other"}, {"name": "scripted-1B", "context_length": 5120}]}, 5120),
-        ("/api/ps", {"models": [{"name": "other", "context_length": 5120}]}, None),
-        ("/v1/model", {"parameters": {"max_seq_len": "8192"}}, None),
-    ],
-)
-async def test_a_server_that_does_not_list_its_context_is_asked_by_its_own_route(
-    model: Model, path: str, answer: dict[str, Any], window: int | None
-) -> None:
-    model.server.window = None
-    model.server.answers = {path: answer}
-    location = BackendLocation(base_url=model.url)
-    async with create_backend_session(location) as session:
-        profile = await (await recognise_backend(session, location)).probe()
-    assert profile.window == window
-
-
 @pytest.mark.rule("WRK-7", "CNF-3", "CNF-4")
 @pytest.mark.parametrize(("grammar", "proven"), [("enforces", True), ("ignores", False), ("refuses", False)])
 async def test_formats_and_tools_are_declared_by_what_the_server_did(
@@ -67,17 +47,16 @@ async def test_formats_and_tools_are_declared_by_what_the_server_did(
     grammar: Literal["enforces", "ignores", "refuses"],
     proven: bool,  # noqa: FBT001 - a table
 ) -> None:
-    model.server.grammar = grammar
+    model.server.talents = Talents(grammar=grammar)
     location = BackendLocation(base_url=model.url)
     async with create_backend_session(location) as session:
         facts = (await (await recognise_backend(session, location)).probe()).facts
     assert (facts.constrains_json_schema, facts.renders_tools) == (proven, proven)
-    assert model.server.probes == (2 if proven else 1)
 
 
 @pytest.mark.rule("WRK-4", "TOO-17")
 async def test_a_grammar_that_a_server_forgets_later_is_a_tool_violation(model: Model) -> None:
-    model.server.grammar = "enforces"
+    model.server.talents = Talents(grammar="enforces")
     model.server.play(tokens("It is sunny."))
     tools = [{"type": "function", "function": {"name": "weather"}}]
     job = ChatJobPayload.from_pop(chat_job(tools=tools, tool_choice="required"))
