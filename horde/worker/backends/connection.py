@@ -177,12 +177,9 @@ class ModelServer:
             ) as response:
                 if response.status != 200:  # noqa: PLR2004 - the one status that answers
                     raise _refusal(response.status, await _read_bounded(response), constrained=constrained)
-                try:
-                    async for chunk in response.content.iter_any():
-                        for data in parser.feed(chunk):
-                            yield data
-                finally:
-                    response.close()
+                async with aclosing(_read_pieces(response, parser)) as pieces:
+                    async for data in pieces:
+                        yield data
         except aiohttp.ConnectionTimeoutError as error:
             raise self._unreachable(error) from error
         except TimeoutError as error:
@@ -196,6 +193,18 @@ class ModelServer:
         return BackendUnavailableError(
             f"The model server at {self.location.base_url} cannot be reached ({type(error).__name__})."
         )
+
+
+async def _read_pieces(
+    response: aiohttp.ClientResponse, parser: EventStreamParser | LineStreamParser
+) -> AsyncGenerator[bytes]:
+    """Yield whole pieces of an answer as they arrive, and close the connection."""
+    try:
+        async for chunk in response.content.iter_any():
+            for data in parser.feed(chunk):
+                yield data
+    finally:
+        response.close()
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
