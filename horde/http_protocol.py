@@ -6,7 +6,7 @@ resets the connection of a client that still sends while it is answered. All els
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
@@ -23,8 +23,8 @@ from uvicorn.server import ServerState
 
 __all__ = ["BoundedHttpProtocol", "ConnectionLimits", "EncodeRefusal", "encode_plain_refusal"]
 
-type EncodeRefusal = Callable[[HTTPStatus, str], bytes]
-"""Returns the JSON body of a request refused before any route sees it, for its status and a sentence."""
+type EncodeRefusal = Callable[[HTTPStatus, str], tuple[Sequence[tuple[bytes, bytes]], bytes]]
+"""Returns headers and JSON body for a request refused before any route sees it, by its status and a sentence."""
 
 _MAX_PIPELINED: Final = 16
 """Requests of one read that wait behind the one being answered."""
@@ -48,16 +48,18 @@ class ConnectionLimits:
             a body, or as trailers behind it.
         head_seconds: Time from a connection, or from the first byte of a later request, to the end of the headers;
             over it 408. Also the time for the rest of a body whose request was answered before it arrived.
+        max_connections: Connections at once; one more is closed as it comes. None is without a bound.
     """
 
     max_target_bytes: int = 8 * 1024
     max_head_bytes: int = 32 * 1024
     head_seconds: float = 15.0
+    max_connections: int | None = None
 
 
-def encode_plain_refusal(_status: HTTPStatus, sentence: str) -> bytes:
+def encode_plain_refusal(_status: HTTPStatus, sentence: str) -> tuple[Sequence[tuple[bytes, bytes]], bytes]:
     """Return a refusal as ``{"message": …}``."""
-    return orjson.dumps({"message": sentence})
+    return (), orjson.dumps({"message": sentence})
 
 
 class _RefusedError(Exception):
@@ -88,7 +90,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         server_state: What uvicorn keeps for all connections.
         app_state: What the application's lifespan made.
         limits: Bounds of a connection.
-        encode_refusal: Writes the body of a refusal.
+        encode_refusal: Writes a refusal.
         _loop: uvicorn's.
     """
 
@@ -114,6 +116,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._ahead = bytearray()
         self._upgrade_offered = False
         self._closing = False
+        self._is_last = False
         self._timer: asyncio.TimerHandle | None = None
 
     # The connection
@@ -121,7 +124,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Give a new connection its time to send a head."""
         super().connection_made(transport)
+        most = self._limits.max_connections
+        if most is not None and len(self.connections) > most:
+            self._closing = True
+            transport.close()
+            return
         self._watch_time()
+
+    def shutdown(self) -> None:
+        """Close the connection as the server stops, but serve a request that may be on its way.
+
+        A client that has just connected, or has sent a part of a head, would else lose a request without knowing
+        whether it was begun. An idle connection that has had an answer is closed: that is for its client to expect.
+        """
+        if self._closing or self._is_running() or (self._running is not None and self._reading is not _Reading.HEAD):
+            super().shutdown()
+            return
+        self._is_last = True
+        self._stop_timer()
+        self._timer = self.loop.call_later(min(_LINGER_SECONDS, self._limits.head_seconds), self._end_time)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request being answered; uvicorn tells the one that came last."""
@@ -189,6 +210,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _RefusedError(HTTPStatus.BAD_REQUEST, "Too many requests were sent ahead.")
         self._complete_target()
         super().on_headers_complete()
+        if self._is_last:
+            self.cycle.keep_alive = False
         self._reading = _Reading.BODY
         self._head_bytes = 0
         self.headers = []  # The parser hands trailers over as headers: what the request said must not change by them.
@@ -303,9 +326,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif self._reading is _Reading.BODY:  # It has its answer; another would be taken for that of the next request.
             self.close_after_reading()
             return
-        body = self._encode_refusal(refusal.status, refusal.sentence)
+        headers, body = self._encode_refusal(refusal.status, refusal.sentence)
         head = [STATUS_LINE[refusal.status]]
-        head += [b"%s: %s\r\n" % header for header in self.server_state.default_headers]
+        head += [b"%s: %s\r\n" % header for header in (*self.server_state.default_headers, *headers)]
         head.append(b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body))
         head.append(b"connection: close\r\n\r\n")
         self.transport.write(b"".join([*head, body]))
@@ -383,3 +406,4 @@ class _PeculiarAnswer:
             # uvicorn sends chunks to HTTP/1.0 too, which does not know them: there the connection's end is the body's.
             self._until_closed = True
             self._cycle.chunked_encoding = False
+            self._cycle.keep_alive = False

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Final, cast
@@ -57,7 +57,9 @@ class ServeOptions:
         probe_seconds: Silence after which the kernel asks whether the client's machine is still there, and the time it
             has to answer; None leaves it at the system's two hours, or never. Linux only.
         limits: What a client may take before its request has a route.
-        encode_refusal: Writes the JSON body of a request refused by those.
+        encode_refusal: Writes the answer to a request refused by those.
+        own_files: Open files that the application needs for itself; connections get the rest of the process's limit,
+            and half of it at least.
     """
 
     accept_seconds: float = 0.0
@@ -68,6 +70,7 @@ class ServeOptions:
     probe_seconds: int | None = 20
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     encode_refusal: EncodeRefusal = encode_plain_refusal
+    own_files: int = 128
 
 
 def bind_socket(host: str, port: int, *, file_descriptor: int | None = None) -> socket.socket:
@@ -145,18 +148,45 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listeners and wait for what runs; when forced, cut its connections off.
 
-        uvicorn alone would go on waiting: a listener counts as closed when its connections are.
+        uvicorn alone would go on waiting: a listener counts as closed when its connections are. And it would have the
+        kernel reset the connections that wait to be accepted, whose clients may have sent their requests already.
         """
         cutter = asyncio.create_task(self._cut_off_when_forced(), name="server - forced stop")
+        last = [
+            asyncio.create_task(self._serve_last(connection), name="server - last connection")
+            for listener in sockets or ()
+            for connection in _waiting_connections(listener)
+        ]
         try:
             await super().shutdown(sockets)
         finally:
-            cutter.cancel()
+            for task in (cutter, *last):
+                task.cancel()
+
+    async def _serve_last(self, connection: socket.socket) -> None:
+        """Serve one request of a connection that was accepted as the listener closed."""
+        config, state = self.config, self.server_state
+        protocol_class = cast("Callable[..., BoundedHttpProtocol]", config.http_protocol_class)
+        _, protocol = await self._loop.connect_accepted_socket(
+            lambda: protocol_class(config=config, server_state=state, app_state=self.lifespan.state), connection
+        )
+        protocol.shutdown()
 
     async def _cut_off_when_forced(self) -> None:
         await self._forced.wait()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _waiting_connections(listener: socket.socket) -> list[socket.socket]:
+    """Accept what waits to be accepted, without blocking."""
+    connections = []
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            connection.setblocking(False)  # noqa: FBT003 - its only argument
+            connections.append(connection)
+    return connections
 
 
 def _limit_connections(listener: socket.socket, options: ServeOptions) -> None:
@@ -174,6 +204,32 @@ def _limit_connections(listener: socket.socket, options: ServeOptions) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, options.probe_seconds)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+
+
+def _raise_open_files() -> int | None:
+    """Raise the process's limit of open files as far as it may, and return it; None where there is none.
+
+    The usual soft limit of 1,024 is there for programs that use ``select``.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415 - not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft not in {resource.RLIM_INFINITY, hard}:
+        # macOS refuses more than its own maximum even where the hard limit is unlimited.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _connection_limits(options: ServeOptions) -> ConnectionLimits:
+    """Return the limits, connections bounded: with every file taken by clients, none would be left to serve them."""
+    open_files = _raise_open_files()
+    if options.limits.max_connections is not None or open_files is None:
+        return options.limits
+    return replace(options.limits, max_connections=max(open_files - options.own_files, open_files // 2))
 
 
 async def serve(
@@ -196,7 +252,8 @@ async def serve(
         SystemExit: The application's lifespan failed to start (uvicorn's status 3).
     """
     _limit_connections(listener, options)
-    protocol = partial(BoundedHttpProtocol, limits=options.limits, encode_refusal=options.encode_refusal)
+    limits = _connection_limits(options)
+    protocol = partial(BoundedHttpProtocol, limits=limits, encode_refusal=options.encode_refusal)
     config = uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", protocol),

@@ -10,7 +10,7 @@ No other module of the Horde spells a status. ``README_return_codes.md`` is prin
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -230,15 +230,15 @@ class OutcomeUnknownError(NativeError):
         super().__init__("The Horde could not complete this; try again.", headers={"Retry-After": "2"})
 
 
-def encode_refusal(status: HTTPStatus, sentence: str) -> bytes:
-    """Return the body of a call that the server refuses before it has a route: unreadable, too slow, too long a head.
+def encode_refusal(status: HTTPStatus, sentence: str) -> tuple[Sequence[tuple[bytes, bytes]], bytes]:
+    """Return headers and body for a call that the server refuses before it has a route: unreadable, slow, too long.
 
     Args:
         status: The refusal's status.
         sentence: What is wrong.
     """
     codes = {HTTPStatus.BAD_REQUEST: ReturnCode.BAD_REQUEST, HTTPStatus.REQUEST_TIMEOUT: ReturnCode.BODY_READ_TIMEOUT}
-    return orjson.dumps(RefusalError(codes.get(status, ReturnCode.REQUEST_TOO_LARGE), sentence).body())
+    return (), orjson.dumps(RefusalError(codes.get(status, ReturnCode.REQUEST_TOO_LARGE), sentence).body())
 
 
 def render_return_codes() -> str:

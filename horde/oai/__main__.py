@@ -30,6 +30,10 @@ megabytes, and is noticed once it is full. It holds several segments of 64 KiB, 
 makes each of them wait for a delayed acknowledgement. A reply of 1 MiB takes 1 to 2 ms there, as without a bound."""
 
 
+_OTHER_FILES: Final = 64
+"""Open files of the front that are no connection of a client or to the Horde; a quiet front has 18."""
+
+
 def configure_telemetry(*, log_level: str = "INFO", log_format: LogFormat = "auto", scraped: bool = False) -> bool:
     """Configure logging, and telemetry when the environment asks for it, before the application is built (TEL-1).
 
@@ -68,6 +72,8 @@ def serve_options(settings: "FrontSettings") -> ServeOptions:
         unread_seconds=settings.write_timeout_seconds,
         send_buffer_bytes=_SEND_BUFFER_BYTES,
         encode_refusal=encode_refusal,
+        # Connections to the Horde, an eighth more of them for cancels, Redis, exports and what the program has open.
+        own_files=settings.call_slots * 9 // 8 + _OTHER_FILES,
     )
 
 

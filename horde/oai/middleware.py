@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["BrowserAccess"]
+__all__ = ["BrowserAccess", "common_headers"]
 
 _EXPOSED: Final = (
     b"retry-after, x-should-retry, x-request-id, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset"
@@ -17,6 +17,11 @@ _PREFLIGHT: Final = (
     (b"vary", b"access-control-request-headers"),
 )
 _MAX_HEADER_BYTES: Final = 4096
+
+
+def common_headers() -> list[tuple[bytes, bytes]]:
+    """Return what a response carries that no route gave an id of its own."""
+    return [*_COMMON, (b"x-request-id", str(uuid.uuid4()).encode())]
 
 
 class BrowserAccess:
@@ -38,9 +43,8 @@ class BrowserAccess:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                headers.extend(_COMMON)
-                if not any(name == b"x-request-id" for name, _ in headers):
-                    headers.append((b"x-request-id", str(uuid.uuid4()).encode()))
+                has_id = any(name == b"x-request-id" for name, _ in headers)
+                headers.extend(_COMMON if has_id else common_headers())
                 message = {**message, "headers": headers}
             await send(message)
 

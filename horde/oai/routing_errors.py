@@ -3,7 +3,7 @@
 Unreadable requests, unknown paths, wrong methods, and defects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from horde.oai.answers import encode_error
 from horde.oai.errors import ChatFrontError, FrontCode
+from horde.oai.middleware import common_headers
 
 __all__ = ["answer_routing_error", "encode_refusal", "internal_error", "unknown_url_error"]
 
@@ -27,14 +28,15 @@ _REFUSAL_CODES: Final[Mapping[HTTPStatus, FrontCode]] = {
 }
 
 
-def encode_refusal(status: HTTPStatus, sentence: str) -> bytes:
-    """Return the envelope of a request that the server refuses before it has a route.
+def encode_refusal(status: HTTPStatus, sentence: str) -> tuple[Sequence[tuple[bytes, bytes]], bytes]:
+    """Return headers and envelope of a request that the server refuses before it has a route.
 
     Args:
         status: The refusal's status.
         sentence: What is wrong.
     """
-    return orjson.dumps(ChatFrontError(_REFUSAL_CODES.get(status, FrontCode.BAD_REQUEST), sentence).envelope())
+    error = ChatFrontError(_REFUSAL_CODES.get(status, FrontCode.BAD_REQUEST), sentence)
+    return common_headers(), orjson.dumps(error.envelope())
 
 
 def unknown_url_error(method: str, path: str) -> ChatFrontError:

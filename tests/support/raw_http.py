@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -90,6 +91,11 @@ class RawClient:
     def leave(self) -> None:
         """Close the connection."""
         self._writer.close()
+
+    def reset(self) -> None:
+        """Close the connection as a program does that crashed with something unread."""
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
 
 
 @asynccontextmanager

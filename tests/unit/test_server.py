@@ -13,6 +13,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from horde.client_address import ClientAddresses
+from horde.http_protocol import ConnectionLimits
 from horde.oai.answers import ClientStalledError, EventStream
 from horde.server import ServeOptions, bind_socket, run_event_loop, serve
 from tests.support.waiting import wait_until
@@ -66,11 +67,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(app: Application, options: ServeOptions) -> AsyncIterator[Running]:
+async def running(
+    app: Application, options: ServeOptions, stopping: asyncio.Event | None = None
+) -> AsyncIterator[Running]:
     """Serve an application; on leaving, stop the server and wait for its end."""
     listener = bind_socket("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    stopping = asyncio.Event()
+    stopping = stopping or asyncio.Event()
     task = asyncio.create_task(serve(app, listener, stopping=stopping, options=options), name="test - server")
     try:
         async with aiohttp.ClientSession() as session:
@@ -128,6 +131,63 @@ async def test_the_first_signal_does_not_cut_short_a_drain_that_the_application_
         assert await reply == b"done"
         await server.task
     assert app.closed
+
+
+GET = b"GET / HTTP/1.1\r\nHost: server\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [0, 10])
+async def test_a_request_on_its_way_as_the_listener_closes_is_served_and_is_the_last(sent: int) -> None:
+    async with running(answering_when(set_event()), ServeOptions()) as server, aiohttp.ClientSession() as session:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(GET[:sent])
+        server.stopping.set()
+
+        async def is_closed() -> bool:
+            return not await accepts(session, server.port)
+
+        await wait_until(is_closed, description="the listener to close")
+        writer.write(GET[sent:] + GET)
+        reply = await reader.read()
+        writer.close()
+    assert (reply.count(b"HTTP/1.1 200"), reply[-4:]) == (1, b"done")
+    assert b"connection: close\r\n" in reply
+
+
+class Connecting(asyncio.Event):
+    """An event at which another client connects and sends its request: before anyone hears of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port: int | None = None
+        self.clients: list[socket.socket] = []
+
+    def set(self) -> None:
+        if self.port is not None:
+            client = socket.create_connection(("127.0.0.1", self.port))
+            client.sendall(GET)
+            self.clients.append(client)
+        super().set()
+
+
+async def test_a_connection_that_waits_to_be_accepted_as_the_listener_closes_is_served() -> None:
+    stopping = Connecting()
+    async with running(answering_when(set_event()), ServeOptions(), stopping) as server:
+        # The server sets it too, in the same step in which it closes the listener.
+        stopping.port = server.port
+        stopping.set()
+        await wait_until(lambda: len(stopping.clients) == 2, description="the server to stop")
+        stopping.port = None
+        for client in stopping.clients:
+            reader, writer = await asyncio.open_connection(sock=client)
+            assert (await reader.read()).endswith(b"done")
+            writer.close()
+
+
+def set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
@@ -265,3 +325,34 @@ def test_a_large_answer_is_not_slowed_down_by_the_bounded_buffer() -> None:
     # On the programs' own loop. A buffer under one segment of the loopback (64 KiB) costs a delayed acknowledgement of
     # 40 ms for each of a dozen parts, every time; what else the machine does costs time now and then.
     assert run_event_loop(one_is_quick) == 0
+
+
+async def test_a_connection_over_their_bound_is_closed_as_it_comes() -> None:
+    options = ServeOptions(limits=ConnectionLimits(max_connections=2))
+    async with running(answering_when(set_event()), options) as server:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await reader.read() == b""
+        writer.close()
+        for _, held in idle:
+            held.close()
+
+        async def is_served() -> bool:
+            with suppress(aiohttp.ClientError):
+                return await fetch(server.url) == b"done"
+            return False
+
+        await wait_until(is_served, description="room for another connection")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
+async def test_a_server_raises_its_limit_of_open_files_as_far_as_it_may() -> None:
+    import resource  # noqa: PLC0415 - not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        async with running(answering_when(set_event()), ServeOptions()):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

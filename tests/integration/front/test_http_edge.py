@@ -48,6 +48,8 @@ async def test_headers_over_their_limit_are_431_in_the_envelope(client: RawClien
         "code": "RequestHeadersTooLarge",
         "metadata": {},
     }
+    assert answer.headers["access-control-allow-origin"] == "*", "a page may read it as every other answer"
+    assert answer.headers["x-request-id"]
     assert await client.is_closed()
 
 
@@ -165,6 +167,18 @@ MALFORMED = {
     "no such version": b"GET /healthz HTTP/1.2\r\nHost: front\r\n\r\n",
     "two lengths": b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
     "a length and chunks": b"POST / HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and a length": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+    "both and an upgrade": b"POST / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n"
+    b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+    "one length twice": b"POST / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "a signed length": b"POST / HTTP/1.1\r\nContent-Length: +2\r\n\r\n{}",
+    "a list of lengths": b"POST / HTTP/1.1\r\nContent-Length: 2, 2\r\n\r\n{}",
+    "chunked twice": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked not last": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "a space before a colon": b"POST / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "CR alone in a header": b"GET /healthz HTTP/1.1\r\nX-Cr: a\rX-Hidden: b\r\n\r\n",
+    "a NUL in the target": b"GET /healthz\x00 HTTP/1.1\r\nHost: front\r\n\r\n",
+    "a port that is none": b"GET http://front:port/healthz HTTP/1.1\r\n\r\n",
     "a chunk without a size": b"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "a folded header": b"GET /healthz HTTP/1.1\r\nX-Folded: a\r\n b\r\n\r\n",
     "a header without a colon": b"GET /healthz HTTP/1.1\r\nnonsense\r\n\r\n",
@@ -194,6 +208,20 @@ async def test_a_target_may_be_a_whole_url(client: RawClient, target: str) -> No
     await client.send(f"GET {target} HTTP/1.1\r\nHost: front\r\n\r\n".encode())
     answer = await client.answer()
     assert (answer.status, answer.body) == (200, b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    "target", ["/%00%0d%0aSet-Cookie:%20a", "/%ff%fe%c3%28", "/%ed%a0%80", "/%f", "/..%2f..%2fetc", "//a//"]
+)
+async def test_a_target_of_any_escapes_is_no_more_than_unknown(
+    client: RawClient, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.send(f"GET {target} HTTP/1.1\r\nHost: front\r\n\r\n".encode(), HEALTHZ)
+    answer = await client.answer()
+    assert (answer.status, answer.error["code"]) == (404, "unknown_url")
+    assert "set-cookie" not in answer.headers
+    assert (await client.answer()).body == b'{"status":"ok"}'
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("target", ["http://front", "http://front?a=b"])
@@ -306,15 +334,26 @@ async def test_the_rest_of_a_refused_body_has_a_time_limit(horde: ScriptedHorde)
         assert await client.is_closed()
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_http_1_0_gets_its_answer_as_it_is_until_the_connection_ends(client: RawClient, *, stream: bool) -> None:
-    await client.send(chat_request(chat_body(stream=stream), version="1.0"))
+async def test_another_version_gets_its_answer_as_it_is_until_the_connection_ends(
+    client: RawClient, version: str, *, stream: bool
+) -> None:
+    await client.send(chat_request(chat_body(stream=stream), "Connection: close", version=version))
     answer = await client.answer()
     assert (answer.status, answer.headers["connection"]) == (200, "close")
     assert "transfer-encoding" not in answer.headers
     assert answer.body.startswith(b"data: {" if stream else b'{"id":"chatcmpl-')
     assert answer.body.endswith(b"data: [DONE]\n\n" if stream else b"}")
     assert await client.is_closed()
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.0", "2.0"])
+async def test_a_stream_that_only_its_connections_end_ends_is_not_kept_alive(client: RawClient, version: str) -> None:
+    await client.send(chat_request(chat_body(stream=True), "Connection: keep-alive", version=version))
+    answer = await client.answer()
+    assert answer.headers["connection"] == "close"
+    assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
 # Offers of another protocol

@@ -1,7 +1,7 @@
 """Clients that send more while they are answered, and clients that leave: bytes on real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -144,11 +144,21 @@ async def test_a_client_that_closes_its_side_alone_counts_as_gone(client: RawCli
     await wait_until(lambda: horde.cancelled, description="the request to be cancelled")
 
 
+@pytest.mark.rule("CAN-1", "CAN-2")
+async def test_a_client_whose_connection_is_reset_counts_as_gone(client: RawClient, horde: ScriptedHorde) -> None:
+    horde.statuses = [Answer(body=status("queued"))]
+    await client.send(chat_request(chat_body()))
+    await asked(horde)
+    client.reset()
+    await wait_until(lambda: horde.cancelled, description="the request to be cancelled")
+
+
+@pytest.mark.parametrize("how", [RawClient.leave, RawClient.reset])
 async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(
-    client: RawClient, horde: ScriptedHorde, front: Address
+    client: RawClient, horde: ScriptedHorde, front: Address, how: Callable[[RawClient], None]
 ) -> None:
     await client.send(chat_request(chat_body())[:-5])
-    client.leave()
+    how(client)
     async with raw_client(front) as other:
         await other.send(HEALTHZ)
         assert (await other.answer()).body == ALIVE

@@ -48,4 +48,5 @@ def test_an_unknown_outcome_claims_nothing() -> None:
     [(400, "BadRequest"), (408, "BodyReadTimeout"), (414, "RequestTooLarge"), (431, "RequestTooLarge")],
 )
 def test_what_the_server_refuses_by_itself_has_a_code_too(status: int, code: str) -> None:
-    assert orjson.loads(encode_refusal(HTTPStatus(status), "Why.")) == {"message": "Why.", "rc": code}
+    headers, body = encode_refusal(HTTPStatus(status), "Why.")
+    assert (list(headers), orjson.loads(body)) == ([], {"message": "Why.", "rc": code})
