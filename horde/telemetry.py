@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import orjson
 from loguru import logger
@@ -76,7 +77,7 @@ def _format_text(record: "Record") -> str:
     return f"{_TEXT_HEAD}{worker} {{message}}\n{{exception}}"
 
 
-def _write_json(message: "Message") -> None:
+def _write_json(stream: TextIO, message: "Message") -> None:
     record = message.record
     fields = {
         "time": record["time"].isoformat(),
@@ -86,26 +87,32 @@ def _write_json(message: "Message") -> None:
     }
     if record["exception"] is not None:
         fields["exception"] = str(message).partition("\n")[2].rstrip()
-    sys.stderr.write(orjson.dumps(fields, default=str).decode() + "\n")
+    stream.write(orjson.dumps(fields, default=str).decode() + "\n")
 
 
-def configure_logging(service: str, *, level: str = "INFO", log_format: LogFormat = "auto") -> None:
-    """Send every log record of this process to standard error in one form.
+def configure_logging(
+    service: str, *, level: str = "INFO", log_format: LogFormat = "auto", stream: TextIO | None = None
+) -> None:
+    """Send every log record of this process to standard error, or another stream, in one form.
 
     Args:
         service: Name of the program, in each record.
         level: Lowest level written, a Loguru level name.
-        log_format: ``text``, ``json``, or ``auto`` for text on a terminal and JSON elsewhere.
+        log_format: ``text``, ``json``, or ``auto`` for text on a terminal and JSON elsewhere. ``NO_COLOR`` makes text
+            plain.
+        stream: Where to; standard error when left out.
     """
     # Pydantic loads Logfire's plug-in wherever Logfire is installed: 200 modules and 7 MB, for nothing used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "logfire-plugin")
-    as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    stream = sys.stderr if stream is None else stream
+    as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     logger.remove()
     logger.configure(extra={"service": service})
     if as_text:
-        logger.add(sys.stderr, level=level, format=_format_text, backtrace=False, diagnose=False)
+        colours = False if os.environ.get("NO_COLOR") else None
+        logger.add(stream, level=level, format=_format_text, colorize=colours, backtrace=False, diagnose=False)
     else:
-        logger.add(_write_json, level=level, format="{message}", backtrace=False, diagnose=False)
+        logger.add(partial(_write_json, stream), level=level, format="{message}", backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_LoguruHandler()], level=logging.INFO, force=True)
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ from horde.telemetry import (
 from horde.worker.configuration import Configuration, load_configuration
 from horde.worker.options import Arguments, parse_arguments
 from horde.worker.settings import ProgramSettings, SettingsError
+from horde.worker.terminal import LogLines, is_view_wanted
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.view import View
@@ -44,7 +46,7 @@ _EXIT_START_FAILED: Final = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the workers until SIGTERM or SIGINT, or check their configuration; return the exit code."""
+    """Run the workers until SIGTERM, SIGINT or SIGHUP, or check their configuration; return the exit code."""
     arguments = parse_arguments(argv)
     configure_logging(_SERVICE_NAME, level="WARNING")
     try:
@@ -73,7 +75,10 @@ def _check(configuration: Configuration, arguments: Arguments) -> int:
 
 def _serve(configuration: Configuration) -> int:
     program = configuration.program
-    configure_logging(_SERVICE_NAME, level=program.log_level, log_format=program.log_format)
+    viewed = is_view_wanted(plain=program.plain)
+    # A log that goes elsewhere is no business of the view's.
+    lines = LogLines() if viewed and sys.stderr.isatty() else None
+    configure_logging(_SERVICE_NAME, level=program.log_level, log_format=program.log_format, stream=lines)
     for warning in configuration.warnings:
         logger.warning("{}", warning)
     with contextlib.ExitStack() as stack:
@@ -86,7 +91,7 @@ def _serve(configuration: Configuration) -> int:
             return _EXIT_START_FAILED
         _start_telemetry(program)
         try:
-            return run_event_loop(partial(_run, configuration, listener))
+            return run_event_loop(partial(_run, configuration, listener, lines, viewed=viewed))
         finally:
             shut_down_telemetry()
 
@@ -105,7 +110,9 @@ def _start_telemetry(program: ProgramSettings) -> None:
         instrument_client()
 
 
-async def _run(configuration: Configuration, metrics_listener: socket.socket | None) -> int:
+async def _run(
+    configuration: Configuration, metrics_listener: socket.socket | None, lines: LogLines | None, *, viewed: bool
+) -> int:
     from horde.worker.fleet import WorkerFleet  # noqa: PLC0415 - as above
     from horde.worker.metrics import WorkerMetrics  # noqa: PLC0415
 
@@ -113,7 +120,14 @@ async def _run(configuration: Configuration, metrics_listener: socket.socket | N
     fleet = WorkerFleet(configuration.workers, metrics=metrics)
     metrics.observe(lambda: fleet.activities)
     async with metrics_endpoint(metrics_listener):
-        return await _run_until_signalled(fleet)
+        with _view_of(fleet, lines) if viewed else contextlib.nullcontext():
+            return await _run_until_signalled(fleet)
+
+
+def _view_of(fleet: "WorkerFleet", lines: LogLines | None) -> AbstractContextManager[object]:
+    from horde.worker.view import TerminalView  # noqa: PLC0415 - who has no terminal needs none
+
+    return TerminalView(fleet.activities, lines)
 
 
 async def _run_until_signalled(fleet: "WorkerFleet") -> int:
@@ -143,7 +157,11 @@ async def _run_until_signalled(fleet: "WorkerFleet") -> int:
 
 def _handle_signals(handler: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # A terminal that is closed is no reason to stop where whoever started the program ignores it (nohup).
+        if number is None or signal.getsignal(number) is signal.SIG_IGN:
+            continue
         try:
             loop.add_signal_handler(number, handler)
         except NotImplementedError:

@@ -32,7 +32,7 @@ class WorkerActivity:
         pieces: Pieces of text that came, usually a token each.
         reply_tokens: Tokens of the replies that were taken.
         kudos: Kudos earned.
-        trouble: The last sentence about something that went wrong; empty when nothing did.
+        trouble: The last sentence about something that went wrong; empty since all went well again.
         horde_away: The Horde gives no jobs.
 
     Args:
@@ -65,7 +65,10 @@ class WorkerActivity:
 
     def popped(self, outcome: PopOutcome) -> None:
         """A pop was answered, or not."""
-        self.horde_away = outcome in {"refused", "away"}
+        away = outcome in {"refused", "away"}
+        if self.horde_away and not away:
+            self.trouble = ""
+        self.horde_away = away
         self.metrics.popped(self.label, outcome)
 
     def job_started(self, job_id: str) -> "JobActivity":
@@ -112,6 +115,7 @@ class JobActivity:
         worker, tokens = self._worker, usage.completion_tokens or 0
         worker.reply_tokens += tokens
         worker.kudos += kudos
+        worker.trouble = ""
         worker.metrics.reply_taken(worker.label, usage.prompt_tokens or 0, tokens, kudos)
 
     def ended(self, outcome: JobOutcome, fault: ChatFaultReason | None = None) -> None:

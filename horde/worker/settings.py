@@ -61,6 +61,11 @@ class ProgramSettings(BaseModel):
         default="auto",
         description="`text`, `json`, or `auto`: text on a terminal, JSON elsewhere.",
     )
+    plain: bool = Field(
+        default=False,
+        description="Only log, also where standard output is a terminal that could show a view. `NO_COLOR` alone keeps"
+        " the view without colours.",
+    )
     metrics_host: str = Field(default="127.0.0.1", description="Address on which a Prometheus may scrape.")
     metrics_port: int | None = Field(
         default=None,
