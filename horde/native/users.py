@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
+from decimal import Decimal
 from time import monotonic
 from typing import Final
 
@@ -12,7 +13,7 @@ from horde.chat_contract import ANONYMOUS_API_KEY
 from horde.native.db import reads
 from horde.native.db.engine import Pool
 from horde.native.errors import RefusalError, ReturnCode
-from horde.native.ledger import ANONYMOUS_USER_ID, spendable_account
+from horde.native.ledger import ANONYMOUS_USER_ID, exact_cents, spendable_account
 
 __all__ = ["User", "UserDirectory", "ensure_user", "hash_api_key"]
 
@@ -118,10 +119,11 @@ async def ensure_user(
         moderator: Whether it may look after other users' workers.
 
     Raises:
-        ValueError: The key is another user's, or the anonymous user's.
+        ValueError: The key is another user's, or the anonymous user's, or the kudos are more than a balance may be.
     """
     if api_key == ANONYMOUS_API_KEY or not api_key:
         raise ValueError("This key belongs to the anonymous user.")
+    granted = exact_cents(Decimal(kudos)) if kudos > 0 else 0
     async with pool.acquire() as connection, connection.transaction():
         try:
             made = await connection.fetchrow(reads.CREATE_USER, name, hash_api_key(api_key), trusted, moderator)
@@ -129,6 +131,6 @@ async def ensure_user(
             raise ValueError("Another user has this key.") from None
         if made is None:
             raise ValueError("The user could not be made.")
-        if made["created"] and kudos > 0:
-            await connection.execute(reads.GRANT_KUDOS, _GRANTING_ACCOUNT, spendable_account(made["id"]), kudos * 100)
+        if made["created"] and granted:
+            await connection.execute(reads.GRANT_KUDOS, _GRANTING_ACCOUNT, spendable_account(made["id"]), granted)
     return int(made["id"])

@@ -171,7 +171,7 @@ def award_kudos(name: UserName, amount: Amount, *, as_json: Json = False) -> Non
 @_kudos.command("take")
 def take_kudos(name: UserName, amount: Amount, *, as_json: Json = False) -> None:
     """Move kudos from a user back to the Horde's purse."""
-    _move(name, -_amount(amount), as_json=as_json)
+    _move(name, _amount(amount).copy_negate(), as_json=as_json)
 
 
 def _move(name: str, amount: Decimal, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import asyncpg
 from horde.native.db import administration as statements
 from horde.native.db import traffic
 from horde.native.db.engine import Pool
+from horde.native.ledger import MAX_BALANCE_CENTS, MAX_PURSE_CENTS, AmountError, exact_cents
 from horde.native.users import hash_api_key
 
 __all__ = [
@@ -39,7 +40,6 @@ _GRANTING_ACCOUNT: Final = -1
 """The Horde's account that awards are taken from and returned to."""
 
 _KEY_BYTES: Final = 24
-_MAX_AWARD_CENTS: Final = 10**14
 _MAX_NAME: Final = 128
 _MAX_MESSAGE: Final = 256
 
@@ -134,10 +134,18 @@ async def award_kudos(pool: Pool, name: str, kudos: Decimal) -> int:
     """Move kudos from the Horde's purse to a user, or back when negative, and return the new balance in hundredths.
 
     Raises:
-        AdminError: There is no such user, or the amount is 0, too large or finer than a hundredth.
+        AdminError: There is no such user, the amount is 0, too large or finer than a hundredth, or the balance would
+            be too large.
     """
-    balance = await pool.fetchval(statements.MOVE_KUDOS, name, _GRANTING_ACCOUNT, _cents(kudos))
-    return int(_one(balance, "user", name))
+    row = await pool.fetchrow(
+        statements.MOVE_KUDOS, name, _GRANTING_ACCOUNT, _cents(kudos), MAX_BALANCE_CENTS, MAX_PURSE_CENTS
+    )
+    balance = _one(row, "user", name)["balance"]
+    if balance is None:
+        raise AdminError(
+            f"Nothing was moved: a balance is {MAX_BALANCE_CENTS // 100:,} kudos at most, and so is a debt."
+        )
+    return int(balance)
 
 
 async def list_workers(pool: Pool, worker: str | None = None) -> list[Row]:
@@ -237,10 +245,10 @@ async def set_admission(pool: Pool, *, on: bool) -> None:
 
 
 def _cents(kudos: Decimal) -> int:
-    cents = kudos * 100 if kudos.is_finite() else Decimal(0)
-    if not cents or cents != cents.to_integral_value() or abs(cents) > _MAX_AWARD_CENTS:
-        raise AdminError("An amount has at most two decimals, is not 0, and is at most 10^12 kudos.")
-    return int(cents)
+    try:
+        return exact_cents(kudos)
+    except AmountError as error:
+        raise AdminError(str(error)) from None
 
 
 def _name(text: str) -> str:

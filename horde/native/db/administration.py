@@ -60,19 +60,24 @@ MOVE_KUDOS = """
 WITH found AS (
     SELECT 2 * id AS account FROM users WHERE name = $1 AND id <> 0
 ), locked AS MATERIALIZED (
-    SELECT a.id FROM accounts a, found f WHERE a.id IN ($2::bigint, f.account) ORDER BY a.id FOR UPDATE OF a
+    SELECT a.id, a.balance FROM accounts a, found f WHERE a.id IN ($2::bigint, f.account) ORDER BY a.id FOR UPDATE OF a
+), allowed AS MATERIALIZED (
+    SELECT account FROM found WHERE (
+        SELECT bool_and(CASE id WHEN $2::bigint THEN abs(balance::numeric - $3::bigint) <= $5::bigint
+                                ELSE abs(balance::numeric + $3::bigint) <= $4::bigint END) FROM locked)
 ), moved AS (
     UPDATE accounts a SET balance = a.balance + CASE a.id WHEN $2::bigint THEN -$3::bigint ELSE $3::bigint END
-    FROM locked l WHERE a.id = l.id RETURNING a.id, a.balance
+    FROM locked l, allowed WHERE a.id = l.id RETURNING a.id, a.balance
 ), booked AS (
     INSERT INTO ledger (kind, source, target, amount)
     SELECT 'grant', CASE WHEN $3::bigint > 0 THEN $2::bigint ELSE account END,
-           CASE WHEN $3::bigint > 0 THEN account ELSE $2::bigint END, abs($3::bigint) FROM found
+           CASE WHEN $3::bigint > 0 THEN account ELSE $2::bigint END, abs($3::bigint) FROM allowed
 )
-SELECT balance FROM moved, found WHERE moved.id = found.account
+SELECT m.balance FROM found f LEFT JOIN moved m ON m.id = f.account
 """
 """Kudos from the Horde's purse to a user, or back when the amount is negative: one row of the ledger and both balances,
-in one statement, accounts locked in the order of their ids. No row comes back for an unknown user."""
+in one statement, accounts locked in the order of their ids. No row comes back for an unknown user, and NULL when one of
+the two would be over its bound: then nothing has moved."""
 
 LIST_WORKERS = f"""
 SELECT w.id, w.name, u.name AS owner, w.model_id AS model, w.threads, w.max_length, w.max_context_length,

@@ -8,6 +8,8 @@ import pytest
 
 from horde.native.admin.cli import main
 from horde.native.admin.ledger_check import check_ledger, prove_ledger
+from horde.native.db.administration import MOVE_KUDOS
+from horde.native.ledger import MAX_BALANCE_CENTS, MAX_PURSE_CENTS
 from tests.support.native_server import MODEL, Caller, NativeServer, declaration
 
 _CORRUPTIONS: Final = {
@@ -33,6 +35,12 @@ _CORRUPTIONS: Final = {
         UPDATE ledger SET source = 0 WHERE kind = 'charge' AND source = 2 * $1::bigint""",
 }
 """A change of one row, by the rule that has to find it; the argument is a user with a reply and a waiting request."""
+
+
+_NO_AMOUNTS: Final = (
+    *("0", "-1", "-1e999999", "1.234", "1.00000000000000000000000000000001", "nan", "snan", "-inf", "inf", "many", ""),
+    *("1e30", "1e999999", "1e-999999", "10000000000001", "99999999999999999999", "9" * 5000),
+)
 
 
 async def _admin(*arguments: str) -> int:
@@ -110,12 +118,44 @@ async def test_awards_are_rows_of_a_ledger_that_balances(
     assert await prove_ledger(native.pool) == []
 
 
-@pytest.mark.parametrize("amount", ["0", "-1", "1.234", "nan", "inf", "many", "1e30"])
-async def test_an_amount_that_is_none_moves_nothing(native: NativeServer, amount: str) -> None:
+@pytest.mark.parametrize("amount", _NO_AMOUNTS)
+@pytest.mark.parametrize("command", ["award", "take"])
+async def test_an_amount_that_is_none_moves_nothing(
+    native: NativeServer, command: str, amount: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     await native.user("ada")
 
-    assert await _admin("kudos", "award", "ada", amount) != 0
+    assert await _admin("kudos", command, "ada", "--", amount) in {1, 2}
+    assert "Traceback" not in (said := capsys.readouterr().err)
+    assert "Kudos are" in said or "An amount has at most two decimals" in said
     assert await native.pool.fetchval("SELECT count(*) FROM ledger") == 0
+
+
+@pytest.mark.rule("KUD-15")
+async def test_no_award_makes_a_balance_or_a_debt_that_a_settlement_could_push_over_its_column(
+    native: NativeServer, owner: Caller, client: Caller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await _admin("kudos", "award", "client", "9999999999000") == 0
+    assert await _admin("kudos", "take", "owner", "10000000000000") == 0
+    capsys.readouterr()
+    assert await _admin("kudos", "award", "client", "0.01") == 1
+    assert await _admin("kudos", "take", "owner", "0.01") == 1
+    assert capsys.readouterr().err.count("Nothing was moved") == 2
+
+    await _use(native, client, owner)
+    assert await prove_ledger(native.pool) == []
+
+
+async def test_the_purse_gives_no_more_than_it_can_book(native: NativeServer) -> None:
+    await native.user("ada")
+    async with native.pool.acquire() as connection:
+        spent = connection.transaction()
+        await spent.start()
+        await connection.execute("UPDATE accounts SET balance = 100 - $1::bigint WHERE id = -1", MAX_PURSE_CENTS)
+        limits = ("ada", -1, 101, MAX_BALANCE_CENTS, MAX_PURSE_CENTS)
+        assert await connection.fetchval(MOVE_KUDOS, *limits) is None
+        assert await connection.fetchval(MOVE_KUDOS, "ada", -1, 100, *limits[3:]) == 100
+        await spent.rollback()
 
 
 async def test_a_worker_in_maintenance_is_told_why_and_gets_no_job(owner: Caller) -> None:

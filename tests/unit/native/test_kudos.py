@@ -1,4 +1,7 @@
+from decimal import Decimal
+
 import pytest
+from horde_sdk.generation_parameters.text.chat_limits import MAX_CHAT_MAX_TOKENS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +14,7 @@ from horde.native.kudos import (
     price_cents,
     to_kudos,
 )
+from horde.native.ledger import MAX_BALANCE_CENTS, exact_cents
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,25 @@ def test_declared_parameters_stand_over_the_name_and_are_at_least_one() -> None:
     assert model_multiplier("model-8B") == 8.0
     assert model_multiplier("SmolLM2-135M") == 1.0
     assert model_multiplier("nothing to read") == 1.0
+
+
+@given(
+    tokens=st.integers(0, MAX_CHAT_MAX_TOKENS),
+    billions=st.floats() | st.none(),
+    name=st.text() | st.from_regex(r"[0-9]{1,3}x[0-9]{1,5}[bB]", fullmatch=True),
+    images=st.integers(0, 2**15 - 1),
+)
+def test_no_price_is_more_than_a_millionth_of_a_balance(
+    tokens: int, billions: float | None, name: str, images: int
+) -> None:
+    price = price_cents(tokens, model_multiplier(name, billions), images)
+    assert 0 <= price <= MAX_BALANCE_CENTS // 10**6
+
+
+@given(cents=st.integers(-MAX_BALANCE_CENTS, MAX_BALANCE_CENTS).filter(bool))
+def test_an_amount_is_read_and_told_exactly(cents: int) -> None:
+    assert exact_cents(Decimal(cents).scaleb(-2)) == cents
+    assert round(to_kudos(cents) * 100) == cents
 
 
 @pytest.mark.rule("KUD-13")
