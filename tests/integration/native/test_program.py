@@ -5,10 +5,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import aiohttp
+import orjson
 
+from tests.support.raw_http import raw_client
 from tests.support.waiting import wait_until
 
 _WITH_A_SWEEPER_THAT_FAILS = """
@@ -47,9 +50,11 @@ async def _end(process: asyncio.subprocess.Process) -> tuple[int, str]:
     return process.returncode, errors.decode()
 
 
-async def test_it_migrates_serves_on_an_inherited_socket_and_ends_cleanly(database_url: str, redis_url: str) -> None:
+@asynccontextmanager
+async def _running(database_url: str, redis_url: str) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
+    """Run a Horde on an inherited socket, wait until it is ready, and yield its port and program."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        port = listener.getsockname()[1]
         settings = {
             "HORDE_NATIVE_DATABASE_URL": database_url,
             "HORDE_NATIVE_REDIS_URL": redis_url,
@@ -60,17 +65,38 @@ async def test_it_migrates_serves_on_an_inherited_socket_and_ends_cleanly(databa
         async with aiohttp.ClientSession() as session:
 
             async def is_ready() -> bool:
-                async with session.get(base_url + "/readyz") as response:
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
                     return response.status == 200
 
             await wait_until(is_ready, description="the Horde to be ready", seconds=60, interval_seconds=0.1)
-        process.send_signal(signal.SIGTERM)
-        code, errors = await _end(process)
+        yield port, process
     finally:
         if process.returncode is None:
             process.kill()
+            await process.communicate()
+
+
+async def test_it_migrates_serves_on_an_inherited_socket_and_ends_cleanly(database_url: str, redis_url: str) -> None:
+    async with _running(database_url, redis_url) as (_, process):
+        process.send_signal(signal.SIGTERM)
+        code, errors = await _end(process)
     assert code == 0, errors
     assert "ERROR" not in errors, errors
+
+
+async def test_what_is_no_http_gets_its_own_form_of_error(migrated_database_url: str, redis_url: str) -> None:
+    async with _running(migrated_database_url, redis_url) as (port, process):
+        async with raw_client(("127.0.0.1", port)) as client:
+            await client.send(b"GET /api/v2/status/heartbeat HTTP/1.1\r\nX-Nul: \x00\r\n\r\n")
+            unreadable = await client.answer()
+        async with raw_client(("127.0.0.1", port)) as client:
+            await client.send(b"GET /api/v2/status/heartbeat HTTP/1.1\r\nX-Long: " + b"a" * 40_000 + b"\r\n\r\n")
+            too_long = await client.answer()
+        process.send_signal(signal.SIGTERM)
+        _, errors = await _end(process)
+    assert (unreadable.status, orjson.loads(unreadable.body)["rc"]) == (400, "BadRequest")
+    assert (too_long.status, orjson.loads(too_long.body)["rc"]) == (431, "RequestTooLarge")
+    assert "Traceback" not in errors
 
 
 async def test_wrong_settings_end_it_with_2(database_url: str) -> None:
