@@ -49,6 +49,8 @@ class PictureServer:
         held: Set while answers may go out; a test that clears it holds them back.
         endless: Paths whose body never ends; a megabyte a chunk.
         sent: Chunks of endless bodies that went out.
+        running: Requests being answered.
+        most_running: The most there were at a time.
     """
 
     base_url: str = ""
@@ -58,6 +60,8 @@ class PictureServer:
     held: asyncio.Event = field(default_factory=asyncio.Event)
     endless: set[str] = field(default_factory=set)
     sent: int = 0
+    running: int = 0
+    most_running: int = 0
 
     def lay(self, path: str, body: bytes = b"", status: int = 200, **headers: str) -> str:
         """Lay down an answer and return its URL; underscores in header names stand for hyphens."""
@@ -69,6 +73,14 @@ class PictureServer:
         """Answer a request."""
         if scope["type"] != "http":
             return
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self.running -= 1
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         self.asked[path] += 1
         self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
@@ -87,6 +99,8 @@ class PictureServer:
         while not leaving.done():
             await send({"type": "http.response.body", "body": b"x" * 1024 * 1024, "more_body": True})
             self.sent += 1
+            # A send does not wait while the client reads, nor once it has left: others get their turn here.
+            await asyncio.wait({leaving}, timeout=0)
 
 
 async def _left(receive: Receive) -> None:

@@ -18,10 +18,10 @@ from horde.native.images.addresses import Network, may_connect
 from horde.native.images.pictures import MAX_IMAGE_BYTES
 from horde.native.images.resolver import SystemResolver
 
-__all__ = ["FetchError", "ImageFetcher"]
+__all__ = ["STEP_SECONDS", "FetchError", "ImageFetcher"]
 
 _MAX_REDIRECTS: Final = 3
-_STEP_SECONDS: Final = 2.0
+STEP_SECONDS: Final = 2.0
 """Longest time of a connection and of a wait for more bytes (IMG-4)."""
 
 _MAX_URL_LENGTH: Final = 8192
@@ -44,19 +44,27 @@ class ImageFetcher:
     Args:
         allowed: Networks that may be fetched from although they are not public.
         parallel: Pictures fetched at a time by this process.
+        step_seconds: Longest time of a connection, its name's resolution included, and of a wait for more bytes.
         resolver: Resolves names, and is closed with the fetcher; the system's unless a test replaces it.
     """
 
     def __init__(
-        self, allowed: Sequence[Network] = (), *, parallel: int = 32, resolver: AbstractResolver | None = None
+        self,
+        allowed: Sequence[Network] = (),
+        *,
+        parallel: int = 32,
+        step_seconds: float = STEP_SECONDS,
+        resolver: AbstractResolver | None = None,
     ) -> None:
         self._allowed = tuple(allowed)
         self._resolver = resolver or SystemResolver(parallel)
+        self._step_seconds = step_seconds
         self._slots = asyncio.Semaphore(parallel)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         """Make the HTTP client, which has no proxy, no cookies, and no connection that is used again."""
+        step = self._step_seconds
         connector = aiohttp.TCPConnector(
             resolver=self._resolver,
             use_dns_cache=False,
@@ -69,7 +77,7 @@ class ImageFetcher:
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(connect=_STEP_SECONDS, sock_connect=_STEP_SECONDS, sock_read=_STEP_SECONDS),
+            timeout=aiohttp.ClientTimeout(connect=step, sock_connect=step, sock_read=step),
         )
         return self
 
