@@ -85,7 +85,7 @@ async def _open_images(settings: NativeSettings, pool: Pool) -> AsyncIterator[Im
     store = open_image_store(settings.image_store, await pool.fetchval(reads.READ_SHARED_KEY, "image_urls"))
     async with (
         ImageFetcher(settings.image_networks) as fetcher,
-        ImageKeeper(pool, store, fetcher, _IMAGE_SWEEPS * settings.sweep_seconds) as keeper,
+        ImageKeeper(pool, store, fetcher, sweep_seconds=_IMAGE_SWEEPS * settings.sweep_seconds) as keeper,
     ):
         yield keeper
 

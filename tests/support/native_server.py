@@ -168,10 +168,10 @@ def declaration(model: str = MODEL, *, without: object = (), **limits: Any) -> C
     return ChatWorkerDeclaration(model_id=model, features=frozenset(features), limits=bounds)
 
 
-def seeing(*transports: ChatImageTransport, model: str = MODEL) -> ChatWorkerDeclaration:
+def seeing(*transports: ChatImageTransport, model: str = MODEL, max_length: int = 2048) -> ChatWorkerDeclaration:
     """Return the declaration of a worker that can do everything, and receives images in these ways."""
     features = frozenset({*ChatFeature, *ChatGuarantee})
-    bounds = ChatWorkerLimits(max_context_length=8192, max_length=2048)
+    bounds = ChatWorkerLimits(max_context_length=8192, max_length=max_length)
     return ChatWorkerDeclaration(
         model_id=model, features=features, limits=bounds, image_transports=frozenset(transports)
     )

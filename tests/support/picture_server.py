@@ -6,6 +6,7 @@ import io
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.support.serving import serving
 
-__all__ = ["PictureServer", "encode_picture", "image_message", "serving_pictures"]
+__all__ = ["PictureServer", "encode_picture", "image_message", "serving_pictures", "stored_pictures"]
 
 
 def encode_picture(size: tuple[int, int] = (8, 8), colour: Any = "red", kind: str = "PNG", **options: Any) -> bytes:
@@ -35,6 +36,11 @@ def image_message(*urls: str, text: str = "What is this?") -> dict[str, Any]:
     """Return a user message that asks something about pictures."""
     parts = [{"type": "image_url", "image_url": {"url": url, "detail": "low"}} for url in urls]
     return {"role": "user", "content": [{"type": "text", "text": text}, *parts]}
+
+
+def stored_pictures(folder: Path) -> list[Path]:
+    """Return the files in the folder of a Horde's pictures."""
+    return [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
 
 
 @dataclass(slots=True)

@@ -54,13 +54,23 @@ class ImageKeeper:
         store: Where pictures are kept.
         fetcher: Fetches those that are given by URL.
         sweep_seconds: How often those no longer needed are looked for.
+        take_in_seconds: Longest time that all images of a request may take.
     """
 
-    def __init__(self, pool: Pool, store: ImageStore, fetcher: ImageFetcher, sweep_seconds: float) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        store: ImageStore,
+        fetcher: ImageFetcher,
+        *,
+        sweep_seconds: float,
+        take_in_seconds: float = _TAKE_IN_SECONDS,
+    ) -> None:
         self.store = store
         self._pool = pool
         self._fetcher = fetcher
         self._sweep_seconds = sweep_seconds
+        self._take_in_seconds = take_in_seconds
         self._decoders = ThreadPoolExecutor(_DECODERS, thread_name_prefix="picture")
 
     async def __aenter__(self) -> Self:
@@ -86,7 +96,7 @@ class ImageKeeper:
             )
         found: dict[tuple[int, int], tuple[UUID, bytes]] = {}
         try:
-            async with asyncio.timeout(_TAKE_IN_SECONDS), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(self._take_in_seconds), asyncio.TaskGroup() as group:
                 slots = asyncio.Semaphore(_PARALLEL)
                 for message, part, value in parts:
                     taking = self._take_one(slots, found, message, part, value["image_url"]["url"])
@@ -96,7 +106,7 @@ class ImageKeeper:
         except* TimeoutError:
             raise RefusalError(
                 ReturnCode.BAD_REQUEST,
-                f"'messages' holds images that could not be fetched within {_TAKE_IN_SECONDS:.0f} s.",
+                f"'messages' holds images that could not be fetched and decoded within {self._take_in_seconds:.0f} s.",
             ) from None
         return _refer(messages, found), dict(found.values())
 

@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from horde.native.images.fetch import STEP_SECONDS, FetchError, ImageFetcher
 from horde.native.images.pictures import MAX_IMAGE_BYTES
-from tests.support.picture_server import PictureServer, encode_picture, serving_pictures
+from tests.support.picture_server import PictureServer, encode_picture
 
 HERE = ip_network("127.0.0.1/32")
 _UNREACHED = "^could not be fetched from a public address in time$"
@@ -60,13 +60,6 @@ class Names(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-@pytest.fixture
-async def pictures() -> AsyncIterator[PictureServer]:
-    """A server of pictures that may be fetched from."""
-    async with serving_pictures() as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import io
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,36 +12,17 @@ import pytest
 from horde_sdk.worker.chat_declaration import ChatImageTransport
 from PIL import Image
 
-from tests.support.native_server import Caller, NativeServer, declaration, running_native, seeing
-from tests.support.picture_server import PictureServer, encode_picture, image_message, serving_pictures
+from tests.support.native_server import Caller, NativeServer, declaration, seeing
+from tests.support.picture_server import PictureServer, encode_picture, image_message, stored_pictures
 from tests.support.waiting import wait_until
 
 URL, BASE64 = ChatImageTransport.URL, ChatImageTransport.BASE64
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """The folder of pictures."""
-    return tmp_path / "pictures"
-
-
-@pytest.fixture
-async def pictures() -> AsyncIterator[PictureServer]:
-    """A server of pictures."""
-    async with serving_pictures() as server:
-        yield server
-
-
-@pytest.fixture
-async def native(migrated_database_url: str, redis_url: str, store: Path) -> AsyncIterator[NativeServer]:
-    """A Horde that keeps pictures, and may fetch them from this machine."""
-    settings: dict[str, object] = {"image_store": str(store), "image_networks": "127.0.0.0/8"}
-    async with running_native(migrated_database_url, redis_url, **settings) as server:
-        yield server
-
-
-def _stored(store: Path) -> list[Path]:
-    return [path for path in store.rglob("*") if path.is_file()] if store.exists() else []
+def native(picturing: NativeServer) -> NativeServer:
+    """A Horde that keeps pictures."""
+    return picturing
 
 
 def _urls(job: Mapping[str, Any]) -> list[str]:
@@ -63,7 +44,7 @@ def _read_data_url(url: str) -> bytes:
 
 async def _wait_for_deletion(native: NativeServer, store: Path) -> None:
     async def is_gone() -> bool:
-        return not _stored(store) and not await native.pool.fetchval("SELECT count(*) FROM chat_images")
+        return not stored_pictures(store) and not await native.pool.fetchval("SELECT count(*) FROM chat_images")
 
     await wait_until(is_gone, description="the picture to be deleted", seconds=20)
 
@@ -77,7 +58,7 @@ async def test_an_image_is_fetched_once_during_submit_and_inlined_for_a_worker_t
 
     await client.submit_id(messages=[image_message(url)])
     assert pictures.asked == {"/red.png": 1}
-    assert len(_stored(store)) == 1
+    assert len(stored_pictures(store)) == 1
 
     job = await owner.pop_job(declared=seeing(BASE64))
     picture = _decode(_read_data_url(_urls(job)[0]))
@@ -152,7 +133,7 @@ async def test_a_picture_is_deleted_with_its_request(
 ) -> None:
     await owner.come_online(declared=seeing(BASE64))
     request_id = await client.submit_id(messages=[image_message(pictures.lay("/a.png"))])
-    assert len(_stored(store)) == 1
+    assert len(stored_pictures(store)) == 1
     if ending == "reply":
         await owner.reply(await owner.pop_job(declared=seeing(BASE64)))
     elif ending == "cancel":
@@ -180,7 +161,7 @@ async def test_a_copy_of_a_submit_neither_fetches_nor_stores_again(
     assert sorted(answer.status for answer in answers) == [200, 200, 200, 202]
     assert len({answer.body["id"] for answer in answers}) == 1
     assert pictures.asked == {"/a.png": 1}
-    assert len(_stored(store)) == await native.pool.fetchval("SELECT count(*) FROM chat_images") == 1
+    assert len(stored_pictures(store)) == await native.pool.fetchval("SELECT count(*) FROM chat_images") == 1
 
 
 async def test_a_dry_run_prices_images_without_fetching_them(
@@ -191,4 +172,4 @@ async def test_a_dry_run_prices_images_without_fetching_them(
     answer = await client.submit(messages=[image_message(pictures.lay("/a.png"))], dry_run=True)
     assert (answer.status, answer.body["kudos"]) == (200, pytest.approx(plain.body["kudos"] + 5))
     assert not pictures.asked
-    assert not _stored(store)
+    assert not stored_pictures(store)
