@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -356,3 +357,16 @@ async def test_a_server_raises_its_limit_of_open_files_as_far_as_it_may() -> Non
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_program_s_collector_leaves_alone_what_its_imports_made() -> None:
+    script = """
+import gc
+from horde.server import run_event_loop
+
+async def main() -> int:
+    return 0 if gc.get_freeze_count() > 10_000 and not gc.get_objects(generation=2) else 1
+
+raise SystemExit(run_event_loop(main))
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
