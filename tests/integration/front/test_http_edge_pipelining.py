@@ -1,7 +1,9 @@
 """Clients that send more while they are answered, and clients that leave: bytes on real sockets."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 
@@ -59,6 +61,32 @@ async def test_requests_sent_ahead_are_answered_in_their_order(
     assert [answer.status for answer in answers] == [200, 200, 404, 200]
     assert answers[0].body.startswith(b'{"id":"chatcmpl-')
     assert answers[3].body == ALIVE
+
+
+FORMS = {
+    HEALTHZ: 200,
+    b"\r\nGET http://front/healthz HTTP/1.1\r\nHost: front\r\n\r\n": 200,
+    b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}": 200,
+    b"GET /nowhere HTTP/1.1\r\nHost: front\r\n\r\n": 404,
+    b"POST /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\nX-Trailer: a\r\n\r\n": 405,
+    chat_request({"model": "m"}): 400,
+    chat_request(chat_body(stream=True)): 200,
+}
+"""Requests of every form, and the status of each."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_requests_are_the_same_however_their_bytes_are_cut(
+    client: RawClient, horde: ScriptedHorde, seed: int
+) -> None:
+    horde.statuses = [Answer(body=status("replied"))]
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    requests = chance.choices(list(FORMS), k=14)
+    data = b"".join(requests)
+    cuts = sorted({0, len(data), *chance.choices(range(len(data)), k=chance.choice([0, 5, 60]))})
+    await client.send(*(data[start:end] for start, end in pairwise(cuts)))
+    assert [(await client.answer()).status for _ in requests] == [FORMS[request] for request in requests]
+    assert len(horde.bodies) == requests.count(chat_request(chat_body(stream=True)))
 
 
 async def test_a_body_sent_ahead_in_parts_is_whole(
