@@ -102,7 +102,14 @@ class WorkerDaemon:
         refusal: WorkerRefusedError | None = None
         async with asyncio.TaskGroup() as jobs:
             while not self._stopping.is_set():
-                runner = JobRunner(horde, backend, offer, health=self._health, activity=self._activity)
+                runner = JobRunner(
+                    horde,
+                    backend,
+                    offer,
+                    health=self._health,
+                    activity=self._activity,
+                    picture_origins=self._settings.picture_origins,
+                )
                 refusal = await self._pop_until_interrupted(horde, board, offer, runner, name, jobs)
                 await withdraw(horde, offer, name, board.running)
                 if refusal is not None:

@@ -1,9 +1,9 @@
 """One job, from the pop's answer to the submit: a page that reads from top to bottom."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from horde_sdk.worker.chat_declaration import (
@@ -29,6 +29,8 @@ from horde.worker.declaration import WorkerOffer
 from horde.worker.delivery import Delivery, deliver_fault, deliver_reply
 from horde.worker.horde_client import HordeClient, ProgressVerdict
 from horde.worker.metrics import JobOutcome
+from horde.worker.picture_fetcher import PictureFetcher
+from horde.worker.pictures import PictureError, are_plain_contents
 from horde.worker.progress import JobCancelledError, PostProgress, ProgressPacing, ProgressPoster
 from horde.worker.structured import breaks_strict_schema
 
@@ -129,7 +131,8 @@ def read_job(answer: Mapping[str, Any], offer: WorkerOffer) -> Job | None:
 
 def _check_values(payload: ChatJobPayload, job_id: str, offer: WorkerOffer) -> None:
     """Refuse what the SDK reads without looking: wrong types, and values outside of what was declared."""
-    if not all(isinstance(message, Mapping) for message in payload.messages) or not payload.messages:
+    messages = payload.messages
+    if not messages or not all(isinstance(each, Mapping) for each in messages) or not are_plain_contents(messages):
         raise UnusableJobError("The Horde gave out a job with malformed messages.", job_id)
     samplings = (
         payload.temperature,
@@ -167,6 +170,7 @@ class JobRunner:
         offer: What was declared.
         health: Told how each job went.
         activity: Told what happens.
+        picture_origins: Where pictures may be fetched from beside the Horde.
     """
 
     def __init__(
@@ -177,12 +181,14 @@ class JobRunner:
         *,
         health: BackendHealth,
         activity: WorkerActivity,
+        picture_origins: Iterable[str] = (),
     ) -> None:
         self._horde = horde
         self._backend = backend
         self._offer = offer
         self._health = health
         self._activity = activity
+        self._pictures = PictureFetcher(horde.root, picture_origins)
         self._backend_lost = asyncio.Event()
 
     def lose_backend(self) -> None:
@@ -224,6 +230,10 @@ class JobRunner:
         except* TimeoutError:
             fault = ChatFaultReason.GENERATION_ERROR
             logger.warning("Job {} outlived its request.", job.id)
+        except* PictureError as errors:
+            # Nothing against the model server, which was not asked.
+            fault = ChatFaultReason.GENERATION_ERROR
+            logger.warning("Job {}: {}", job.id, _first_error(errors))
         except* _JobAbandonedError:
             fault = ChatFaultReason.GENERATION_ERROR
         except* JobCancelledError:
@@ -299,7 +309,8 @@ class JobRunner:
     async def _generate(self, job: Job, activity: JobActivity, poster: ProgressPoster) -> _Reply:
         reply = _Reply()
         limit = self._offer.prompt_limit(job.payload.max_length, job.payload.max_context_length)
-        async with aclosing(self._backend.generate(job.payload, prompt_limit=limit)) as events:
+        payload = replace(job.payload, messages=await self._pictures.fetch(job.payload.messages))
+        async with aclosing(self._backend.generate(payload, prompt_limit=limit)) as events:
             async for event in events:
                 match event:
                     case TextDelta(text):
@@ -347,7 +358,7 @@ class JobRunner:
         logger.info("Job {}: faulted, {}", job_id, reason.value)
 
 
-def _first_error(errors: ExceptionGroup[BackendError]) -> BackendError:
+def _first_error[Failure: Exception](errors: ExceptionGroup[Failure]) -> Failure:
     first = errors.exceptions[0]
     return _first_error(first) if isinstance(first, ExceptionGroup) else first
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
 from horde.telemetry import LogFormat
+from horde.worker.origins import origin_of
 from horde.worker.schedule import Schedule, Window, find_zone
 
 __all__ = ["KEY_SOURCES", "ONE_WORKER", "ProgramSettings", "SettingsError", "WorkerSettings"]
@@ -146,6 +147,11 @@ class WorkerSettings(BaseModel):
         default=(),
         description="Features and guarantees to withhold, such as `seed,json_schema`; separated by commas.",
     )
+    picture_origins: Annotated[tuple[str, ...], _split(",")] = Field(
+        default=(),
+        description="Where pictures of jobs may be fetched from beside the Horde itself, such as the bucket in which it"
+        " keeps them, `https://pictures.example`; separated by commas.",
+    )
     schedule: Annotated[tuple[str, ...], _split(";")] = Field(
         default=(),
         description="When to serve, such as `mon-fri 22:00-07:00; sat,sun 00:00-24:00`; always when left out;"
@@ -189,6 +195,11 @@ class WorkerSettings(BaseModel):
                 if parse_chat_declaration(name) is None:
                     raise ValueError(f"{name} is none of {', '.join(sorted(KNOWN_CHAT_DECLARATIONS))}")
         return value
+
+    @field_validator("picture_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(origin_of(origin) for origin in value)
 
     @field_validator("schedule")
     @classmethod

@@ -85,6 +85,8 @@ class ScriptedPops:
         cancelled: Ids whose posts are answered ``cancelled``.
         refusals: Answers to submits instead of taking them, used up in order: status and body.
         mishaps: What goes wrong, by route name (``pop``, ``progress``, ``submit``).
+        pictures: Pictures that it hands out, by name, under ``/pictures/``; None redirects elsewhere.
+        picture_headers: Headers of the calls for them, in order.
         pop_refusals: Answers to pops instead of a job, used up in order: status and body.
     """
 
@@ -99,6 +101,8 @@ class ScriptedPops:
         default_factory=lambda: {"pop": deque(), "progress": deque(), "submit": deque()}
     )
     pop_refusals: deque[tuple[int, dict[str, Any]]] = field(default_factory=deque)
+    pictures: dict[str, bytes | None] = field(default_factory=dict)
+    picture_headers: list[Mapping[str, str]] = field(default_factory=list)
     _given: dict[str, dict[str, Any]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -107,6 +111,7 @@ class ScriptedPops:
             Route("/api/v2/generate/text/pop", self._pop, methods=["POST"]),
             Route("/api/v2/generate/chat/progress", self._progress, methods=["POST"]),
             Route("/api/v2/generate/text/submit", self._submit, methods=["POST"]),
+            Route("/pictures/{name}", self._picture),
         ]
         await Starlette(routes=routes)(scope, receive, send)
 
@@ -173,6 +178,16 @@ class ScriptedPops:
             return _answer({"message": "This job was submitted before.", "rc": "DuplicateGen"}, 409)
         self.submits.append(body)
         return self._late("submit") or _answer({"reward": 1.5})
+
+    async def _picture(self, request: Request) -> Response:
+        self.picture_headers.append(dict(request.headers))
+        name = request.path_params["name"]
+        if name not in self.pictures:
+            return _answer({"message": "There is no such picture.", "rc": "RequestNotFound"}, 404)
+        data = self.pictures[name]
+        if data is None:
+            return Response(status_code=302, headers={"location": "/pictures/other"})
+        return Response(data, media_type="image/jpeg")
 
     async def _read(self, request: Request) -> dict[str, Any]:
         self.headers = dict(request.headers)

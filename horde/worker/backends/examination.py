@@ -37,7 +37,7 @@ class Abilities:
         template_opens_thinking: Replies begin within the thinking, since the prompt ends with its tag.
         holds_schema: It holds a reply to a JSON schema.
         tools: How it calls tools.
-        sees: The model reads pictures.
+        seen_tokens: Tokens that a small picture was seen to take at most; None when the model reads none.
     """
 
     honours_seed: bool = False
@@ -47,7 +47,17 @@ class Abilities:
     template_opens_thinking: bool = False
     holds_schema: bool = False
     tools: ChatToolStrategy = ChatToolStrategy.NONE
-    sees: bool = False
+    seen_tokens: int | None = None
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures."""
+        return self.seen_tokens is not None
+
+    @property
+    def picture_tokens(self) -> int:
+        """Tokens that a small picture takes at most."""
+        return self.seen_tokens or 0
 
     @property
     def writes_grammar(self) -> bool:
@@ -122,7 +132,7 @@ async def examine(
         found = replace(found, tools=ChatToolStrategy.TEMPLATE if calls else ChatToolStrategy.NONE)
     yield found
     if traits.pictures is not Proof.NEVER and sees is not False:
-        found = replace(found, sees=await reads_pictures(generate, effort=effort))
+        found = replace(found, seen_tokens=await reads_pictures(generate, effort=effort))
     yield await _try_samplings(traits, generate, found)
 
 

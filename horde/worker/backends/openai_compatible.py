@@ -5,13 +5,19 @@ probing, and what fits is judged by bytes. Profiles of known servers extend this
 (:class:`horde.worker.backends.traits.ServerTraits`) and override how it is asked.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import aiohttp
-from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatJobPayload, ChatToolStrategy
+from horde_sdk.worker.chat_declaration import (
+    IMAGE_PART_TRANSPORTS,
+    ChatBackendFacts,
+    ChatJobPayload,
+    ChatToolStrategy,
+)
 
 from horde.worker.backends.base import (
     BackendError,
@@ -26,6 +32,7 @@ from horde.worker.backends.examination import Abilities, examine
 from horde.worker.backends.reply_chunks import ReplyAssembler
 from horde.worker.backends.tools import read_grammar_reply, read_template_reply
 from horde.worker.backends.traits import OPENAI_COMPATIBLE, ServerTraits
+from horde.worker.pictures import measure_pictures, picture_urls, replace_pictures
 from horde.worker.prompt_bound import prompt_token_bound
 from horde.worker.tool_grammar import ToolGrammar, involves_tools
 
@@ -158,6 +165,8 @@ class OpenAICompatibleBackend:
             tool_strategy=found.tools,
             serves_tools_with_response_format=found.tools is ChatToolStrategy.GRAMMAR,
             refuses_prompt_overflow=True,
+            reads_images=found.sees,
+            image_transports=IMAGE_PART_TRANSPORTS if found.sees else frozenset(),
             applies_reasoning_effort=found.effort is not None,
         )
 
@@ -202,14 +211,19 @@ class OpenAICompatibleBackend:
         Raises:
             PromptOverflowError: It does not fit.
         """
-        bound = prompt_token_bound(body["messages"])
+        messages, pictures = body["messages"], 0
+        if urls := picture_urls(messages):
+            # Texts are counted by the server, pictures by their size: none of the routes counts both.
+            pictures = await asyncio.to_thread(measure_pictures, messages, self._abilities.picture_tokens)
+            messages = replace_pictures(messages, [""] * len(urls))
+        bound = prompt_token_bound(messages) + pictures
         if bound <= prompt_limit:
             return
-        tokens = await self._count_prompt(body)
-        if tokens is None:
+        counted = await self._count_prompt({**body, "messages": list(messages)})
+        if counted is None:
             raise PromptOverflowError(f"The prompt may take {bound} tokens, {prompt_limit} fit.")
-        if tokens > prompt_limit:
-            raise PromptOverflowError(f"The prompt takes {tokens} tokens, {prompt_limit} fit.")
+        if counted + pictures > prompt_limit:
+            raise PromptOverflowError(f"The prompt takes {counted + pictures} tokens, {prompt_limit} fit.")
 
     async def _check_format(self, body: Mapping[str, Any]) -> None:
         """Refuse a schema that the server would pass over without a word.

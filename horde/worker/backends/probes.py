@@ -69,6 +69,9 @@ _TOOL: Final = {"type": "function", "function": {"name": "probe", "parameters": 
 
 _COLOURS: Final = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 _PICTURE_PIXELS: Final = 64
+_UNCOUNTED_PICTURE_TOKENS: Final = 1024
+"""What the Horde takes a picture for (decision U36), where the server does not count."""
+
 _CLOSE_TAG: Final = "</think>"
 
 type Generate = Callable[[ChatJobPayload], AsyncGenerator[GenerationEvent]]
@@ -150,16 +153,20 @@ async def calls_by_template(generate: Generate, *, effort: str | None = None) ->
     return _calls_probe(await _reply_to(generate, _job(CALL_QUESTION, tools=[_TOOL], reasoning_effort=effort)))
 
 
-async def reads_pictures(generate: Generate, *, effort: str | None = None) -> bool:
-    """Whether the model tells a red picture from a blue one; whoever sees neither answers both alike.
+async def reads_pictures(generate: Generate, *, effort: str | None = None) -> int | None:
+    """Find out whether the model tells a red picture from a blue one; whoever sees neither answers both alike.
 
     Args:
         generate: Generates the reply to a job, by the way that jobs take.
         effort: The effort that jobs carry, if they do.
 
+    Returns:
+        The tokens that such a picture took with its question; None when it is not read.
+
     Raises:
         BackendUnavailableError: The server went away.
     """
+    tokens = 0
     for colour in _COLOURS:
         parts = [
             {"type": "image_url", "image_url": {"url": _picture(colour)}},
@@ -167,8 +174,9 @@ async def reads_pictures(generate: Generate, *, effort: str | None = None) -> bo
         ]
         reply = await _reply_to(generate, _job(parts, reasoning_effort=effort))
         if reply is None or [name for name in _COLOURS if name in reply.text.lower()] != [colour]:
-            return False
-    return True
+            return None
+        tokens = max(tokens, reply.finished.usage.prompt_tokens or _UNCOUNTED_PICTURE_TOKENS)
+    return tokens
 
 
 async def honours_seed(generate: Generate) -> bool:
