@@ -9,8 +9,6 @@ Pure: the time is passed in. What holds, in this order of importance:
 """
 
 import re
-from collections import deque
-from dataclasses import dataclass
 
 import regex
 
@@ -114,12 +112,6 @@ def _last_cluster(before: str, pieces: list[str]) -> str:
     return clusters[-1] if clusters else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheduled:
-    due: float
-    piece: Piece
-
-
 class Pacer:
     """Schedules the pieces of one stream.
 
@@ -130,13 +122,30 @@ class Pacer:
         enabled: Whether posts are split; without it each post is one piece, due at once.
     """
 
-    __slots__ = ("_before_reasoning", "_before_text", "_enabled", "_interval", "_last_arrival", "_scheduled")
+    __slots__ = (
+        "_before_reasoning",
+        "_before_text",
+        "_began",
+        "_due",
+        "_enabled",
+        "_interval",
+        "_last_arrival",
+        "_pieces",
+        "_sent",
+        "_step",
+    )
 
     def __init__(self, *, enabled: bool = True) -> None:
         self._enabled = enabled
         self._interval = DEFAULT_INTERVAL_SECONDS
         self._last_arrival: float | None = None
-        self._scheduled: deque[_Scheduled] = deque()
+        self._due: list[Piece] = []
+        """What is due already: of earlier posts."""
+        self._pieces: list[Piece] = []
+        """Those of the last post, of which ``_sent`` are gone; number n is due n times ``_step`` after ``_began``."""
+        self._sent = 0
+        self._began = 0.0
+        self._step = 0.0
         self._before_reasoning = ""
         self._before_text = ""
 
@@ -154,36 +163,40 @@ class Pacer:
             active_streams: Streams being relayed by the process.
         """
         self._learn(now)
-        self._hasten(now)
+        self._due += self._pieces[self._sent :]
         if not post:
-            return
-        if not self._enabled:
-            self._scheduled.append(_Scheduled(now, post))
-            return
-        pieces = self._split(post, pieces_per_post(self._interval, active_streams))
-        step = self._interval / len(pieces)
-        self._scheduled.extend(_Scheduled(now + index * step, piece) for index, piece in enumerate(pieces))
+            self._pieces = []
+        elif self._enabled:
+            self._pieces = self._split(post, pieces_per_post(self._interval, active_streams))
+            self._step = self._interval / len(self._pieces)
+        else:
+            self._pieces = [post]
+        self._sent = 0
+        self._began = now
 
     def next_due(self) -> float | None:
         """Return the time at which there is something to send, None when nothing is left."""
-        return self._scheduled[0].due if self._scheduled else None
+        if self._due:
+            return self._began
+        return self._began + self._step * self._sent if self._sent < len(self._pieces) else None
 
     def pop_due(self, now: float) -> list[Piece]:
         """Remove and return what is due, merged into as few pieces as keep the order (usually one)."""
-        due: list[Piece] = []
-        while self._scheduled and self._scheduled[0].due <= now:
-            due.append(self._scheduled.popleft().piece)
+        due, self._due = self._due, []
+        while self._sent < len(self._pieces) and self._began + self._step * self._sent <= now:
+            due.append(self._pieces[self._sent])
+            self._sent += 1
         return _merge(due)
 
     def flush(self) -> list[Piece]:
         """Remove and return everything that is left, due or not."""
-        left = [scheduled.piece for scheduled in self._scheduled]
-        self._scheduled.clear()
+        left = self._due + self._pieces[self._sent :]
+        self.discard()
         return _merge(left)
 
     def discard(self) -> None:
         """Drop what is left: the stream ends in an error, or the final reply brings it as its rest."""
-        self._scheduled.clear()
+        self._due, self._pieces, self._sent = [], [], 0
 
     def _learn(self, now: float) -> None:
         if self._last_arrival is None:
@@ -194,11 +207,6 @@ class Pacer:
             return
         self._last_arrival = now
         self._interval += _LEARNING * (min(gap, MAX_INTERVAL_SECONDS) - self._interval)
-
-    def _hasten(self, now: float) -> None:
-        """Make what is left of earlier posts due now."""
-        if self._scheduled and self._scheduled[-1].due > now:
-            self._scheduled = deque(_Scheduled(min(each.due, now), each.piece) for each in self._scheduled)
 
     def _split(self, post: Piece, count: int) -> list[Piece]:
         """Split a post into at most ``count`` pieces, one more when it has both reasoning and text."""
@@ -215,6 +223,8 @@ class Pacer:
 
 def _merge(pieces: list[Piece]) -> list[Piece]:
     """Join pieces as far as sending reasoning before text keeps their order."""
+    if len(pieces) < 2:  # noqa: PLR2004 - nothing to join
+        return pieces
     merged: list[Piece] = []
     reasoning: list[str] = []
     text: list[str] = []
