@@ -166,6 +166,18 @@ class DeltaRelay:
         if self._sent_reasoning_length > self._reasoning_length or self._sent_text_length > self._text_length:
             raise ValueError("More was sent than the relay handed out.")
 
+    def is_complete(self, *, generation_id: str | None, text: str, reasoning: str | None) -> bool:
+        """Whether all posts of the final reply have been fed, so that its stream need not be read once more.
+
+        Args:
+            generation_id: As in ``reconcile``, like the others.
+            text: Its length says enough here: whether it is the same text, ``reconcile`` says.
+            reasoning: Likewise.
+        """
+        final_reasoning = (reasoning or "") if self._include_reasoning else ""
+        lengths = self._text_length, self._reasoning_length
+        return generation_id is not None and generation_id == self.gen and lengths == (len(text), len(final_reasoning))
+
     def reconcile(self, *, generation_id: str | None, text: str, reasoning: str | None) -> Reconciled:
         """Compare the final reply with what was sent, and end the relay.
 

@@ -15,7 +15,7 @@ from horde.oai.errors import ChatFrontError
 from horde.oai.mapping import ReplyContext, build_completion, build_system_fingerprint
 from horde.oai.native_status import Generation, NativeStatus
 from horde.oai.pacing import Pacer
-from horde.oai.relay import DeltaRelay, Piece, RelayOutcome
+from horde.oai.relay import DeltaRelay, Piece, Reconciled, RelayOutcome
 from horde.oai.sse import (
     ChunkHead,
     build_completion_events,
@@ -129,12 +129,7 @@ class ReplyStream:
             StreamDivergedError: The reply does not continue what was sent.
         """
         completion = build_completion(self._context, generation, status)
-        if self._relay.exposed and self._deltas is not None:
-            self._relay.feed(await self._deltas.drain())
-        self._pacer.discard()
-        reconciled = self._relay.reconcile(
-            generation_id=generation.id, text=generation.content or "", reasoning=generation.reasoning
-        )
+        reconciled = await self._reconcile(generation.id, generation.content or "", generation.reasoning)
         if reconciled.outcome is not None:
             self._trace.metrics.relay_ended(reconciled.outcome.value)
         if reconciled.diverged:
@@ -149,6 +144,15 @@ class ReplyStream:
         await self._stream.write(events, last=True)
         self._trace.content_sent(relayed=False)
         self._trace.delivered(completion)
+
+    async def _reconcile(self, generation_id: str | None, text: str, reasoning: str | None) -> Reconciled:
+        """End the relay; what of the reply was posted and not read yet is read first."""
+        relay = self._relay
+        complete = relay.is_complete(generation_id=generation_id, text=text, reasoning=reasoning)
+        if relay.exposed and not complete and self._deltas is not None:
+            relay.feed(await self._deltas.drain())
+        self._pacer.discard()
+        return relay.reconcile(generation_id=generation_id, text=text, reasoning=reasoning)
 
     async def fail(self, error: ChatFrontError) -> None:
         """End the stream in the one error event (STR-6)."""

@@ -332,3 +332,32 @@ def test_a_flood_of_text_stops_at_the_bound_and_the_final_reply_completes_it() -
 def test_sending_more_than_was_handed_out_is_an_error() -> None:
     with pytest.raises(ValueError, match="More was sent"):
         relay_that_sent("Hel").mark_sent(Piece(text="lo"))
+
+
+# Whether anything of the final reply may still be unread
+
+
+@pytest.mark.parametrize(
+    ("generation_id", "text", "reasoning", "complete"),
+    [
+        ("g1", "Hello", None, True),
+        ("g1", "Hello you", None, False),
+        ("g1", "Hello", "Hm", False),
+        ("g2", "Hello", None, False),
+        (None, "Hello", None, False),
+    ],
+    ids=["all is there", "text is missing", "reasoning is missing", "another attempt's", "an unknown attempt's"],
+)
+def test_a_relay_is_complete_once_it_was_fed_all_of_the_final_reply(
+    generation_id: str | None, text: str, reasoning: str | None, *, complete: bool
+) -> None:
+    relay = relay_that_sent("Hel", "lo")
+
+    assert relay.is_complete(generation_id=generation_id, text=text, reasoning=reasoning) is complete
+
+
+def test_reasoning_that_is_not_sent_is_not_missing() -> None:
+    relay = DeltaRelay(include_reasoning=False)
+    relay.feed([post(1, "Hi", "Hm")])
+
+    assert relay.is_complete(generation_id="g1", text="Hi", reasoning="Hm")
