@@ -83,9 +83,12 @@ class ImageStore:
         Raises:
             ImageStoreError: The store failed.
         """
-        for image in images:
+        paths = [_path(image) for image in images]
+        # A bucket deletes many in one call and knows no missing ones; in a folder one that is missing ends the call.
+        calls = [[path] for path in paths] if self.serves else [paths]
+        for call in filter(None, calls):
             try:
-                await obstore.delete_async(self._open(), _path(image))
+                await obstore.delete_async(self._open(), call)
             except FileNotFoundError:
                 continue
             except (BaseError, OSError) as error:

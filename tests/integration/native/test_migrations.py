@@ -1,17 +1,22 @@
 import asyncio
+import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from horde_sdk.worker.chat_declaration import ChatImageTransport
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from horde.native.db.engine import create_pool, migrate
 from horde.native.db.tables import metadata
+from tests.support.native_server import running_native, seeing
+from tests.support.picture_server import encode_picture, image_message
 
 _DETAILS = """
 SELECT conrelid::regclass::text || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint
@@ -75,3 +80,39 @@ async def test_a_row_of_the_ledger_cannot_be_changed(migrated_database_url: str)
                 await connection.execute(statement)
     finally:
         await connection.close()
+
+
+async def test_images_come_to_a_filled_database_and_what_waits_is_served(
+    migrated_database_url: str, tmp_path: Path
+) -> None:
+    async with running_native(migrated_database_url) as before:
+        owner, client = await before.user("owner"), await before.user("client", kudos=100)
+        await owner.come_online()
+        waiting = await client.submit_id()
+        await before.pool.execute("DROP TABLE chat_images, horde_secrets")
+        await before.pool.execute("UPDATE alembic_version SET version_num = '0003'")
+
+    await asyncio.to_thread(migrate, migrated_database_url)
+
+    async with running_native(migrated_database_url, image_store=str(tmp_path / "images")) as after:
+        secrets = await after.pool.fetch("SELECT name, octet_length(value) AS size FROM horde_secrets")
+        assert [tuple(row) for row in secrets] == [("image_urls", 32)]
+        owner, client = after.caller(owner.api_key), after.caller(client.api_key)
+        await owner.reply(await owner.pop_job())
+        assert (await client.status(waiting))["finished"] == 1
+        pixel = f"data:image/png;base64,{base64.b64encode(encode_picture((1, 1))).decode()}"
+        await client.submit_id(messages=[image_message(pixel)])
+        job = await owner.pop_job(declared=seeing(ChatImageTransport.URL))
+        assert (await owner.reply(job)).status == 200
+
+
+async def test_each_horde_signs_with_a_key_of_its_own(migrated_database_url: str, database_url: str) -> None:
+    await asyncio.to_thread(migrate, database_url)
+    keys = set()
+    for url in (migrated_database_url, database_url):
+        connection = await asyncpg.connect(url)
+        try:
+            keys.add(await connection.fetchval("SELECT value FROM horde_secrets WHERE name = 'image_urls'"))
+        finally:
+            await connection.close()
+    assert len(keys) == 2
