@@ -87,13 +87,13 @@ class LocalValkey:
         return self._child
 
     async def start(self) -> None:
-        """Start the server and wait until it answers.
+        """Start the server and wait until it answers; one that ended is started on its old port, empty.
 
         Raises:
             StartError: It cannot be started; one sentence says why.
         """
         binary = find_valkey_binary()
-        with reserved_port() as port:
+        with reserved_port(self._port) as port:
             self._port = port
             configuration = self._write_configuration()
             command = Command(

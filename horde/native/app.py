@@ -125,6 +125,7 @@ async def _background(state: NativeState, on_failure: Callable[[], object] | Non
         if state.redis is not None:
             wakes = listen_for_wakes(state.redis, state.held_pops)
             tasks.append(group.create_task(wakes, name="native - wake listener"))
+            tasks.append(group.create_task(state.publisher.run(), name="native - missed signals"))
         for task in tasks:
             task.add_done_callback(partial(_stop_when_failed, state.stopping, on_failure))
         try:

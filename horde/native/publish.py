@@ -1,10 +1,12 @@
 """What goes to Redis: signals, entries of delta streams, ended markers, wake-ups (NAT-8, NAT-9).
 
 All of it happens after the commit that made it true, each call within half a second or not at all, and none of it can
-change an answer: a broken stream store costs latency and live text, never a reply.
+change an answer: a broken stream store costs latency and live text, never a reply. Signals that it did not take are
+published again when it is back, since a front that has it back counts on them.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from time import monotonic
@@ -31,6 +33,9 @@ __all__ = ["DeltaEntry", "Publisher", "create_redis"]
 
 _PUBLISH_SECONDS: Final = 0.5
 _SILENCE_SECONDS: Final = 1.0
+_MAX_MISSED_SIGNALS: Final = 10_000
+"""Signals that wait for a store that is away; the oldest ones go first, and their waits poll."""
+
 _MAX_STREAM_ENTRIES: Final = 4096
 
 _LOOK_BACK_ENTRIES: Final = 256
@@ -131,6 +136,8 @@ class Publisher:
         self._end = redis.register_script(_END_GENERATION) if redis is not None else None
         self._failing = False
         self._silent_until = 0.0
+        self._missed: deque[bytes] = deque(maxlen=_MAX_MISSED_SIGNALS)
+        self._has_missed = asyncio.Event()
 
     @property
     def streams(self) -> bool:
@@ -141,7 +148,22 @@ class Publisher:
         """Publish a completion signal."""
         if self._redis is not None:
             body = orjson.dumps({"id": str(request_id), "event": event.value})
-            await self._bounded(self._redis.publish(CHAT_SIGNALS_CHANNEL, body))
+            # One behind those that were missed: fronts read them in their order.
+            if self._missed or await self._bounded(self._redis.publish(CHAT_SIGNALS_CHANNEL, body)) is None:
+                self._missed.append(body)
+                self._has_missed.set()
+
+    async def run(self) -> None:
+        """Publish again what the store did not take, until cancelled. A signal that it took after all comes twice."""
+        while self._redis is not None:
+            await self._has_missed.wait()
+            self._has_missed.clear()
+            while self._missed:
+                body = self._missed[0]
+                if await self._bounded(self._redis.publish(CHAT_SIGNALS_CHANNEL, body)) is None:
+                    await asyncio.sleep(_SILENCE_SECONDS)
+                elif self._missed and self._missed[0] is body:
+                    self._missed.popleft()
 
     async def wake(self, needs: bytes) -> None:
         """Tell other processes of a request that waits for a pop."""

@@ -84,6 +84,7 @@ class ScaleOptions:
         threads: Jobs each serves at a time.
         word_seconds: Pace of the replies.
         chaos: What is done to the parts when a third of the requests have ended; a key of :data:`CHAOS`.
+        pause_seconds: For how long the stream store stands still where that is done to it.
     """
 
     clients: int = 50
@@ -93,14 +94,17 @@ class ScaleOptions:
     threads: int = 8
     word_seconds: float = 0.02
     chaos: str = "none"
+    pause_seconds: float = 10.0
 
 
-CHAOS: Final[dict[str, Callable[[Parts], Awaitable[None]]]] = {
-    "worker": lambda parts: parts.restart("worker-0", kill=True),
-    "front": lambda parts: parts.restart("front", kill=False),
-    "native": lambda parts: parts.restart("native", kill=True),
+CHAOS: Final[dict[str, Callable[[Parts, ScaleOptions], Awaitable[None]]]] = {
+    "worker": lambda parts, _: parts.restart("worker-0", kill=True),
+    "front": lambda parts, _: parts.restart("front", kill=False),
+    "native": lambda parts, _: parts.restart("native", kill=True),
+    "store": lambda parts, _: parts.restart_store(),
+    "store-paused": lambda parts, options: parts.pause_store(options.pause_seconds),
 }
-"""Kill a worker; restart the front by its stop signal; kill the native Horde."""
+"""Kill a worker, the native Horde, the stream store; restart the front by its stop signal; pause the stream store."""
 
 
 @dataclass(slots=True)
@@ -174,9 +178,9 @@ class _Run:
         await self._count()
         return self._report
 
-    async def _disturb(self, chaos: Callable[[Parts], Awaitable[None]]) -> None:
+    async def _disturb(self, chaos: Callable[[Parts, ScaleOptions], Awaitable[None]]) -> None:
         await self._chaos_due.wait()
-        await chaos(self._parts)
+        await chaos(self._parts, self._options)
 
     async def _client(self, session: aiohttp.ClientSession) -> None:
         while self._left > 0:
@@ -244,7 +248,7 @@ class _Run:
             return {line.request_id for line in lines}.issuperset(self._delivered_ids)
 
         with contextlib.suppress(AssertionError):
-            await wait_until(all_are_logged, description="the finished lines", seconds=5, interval_seconds=0.1)
+            await wait_until(all_are_logged, description="the finished lines", interval_seconds=0.1)
         by_id = Counter(line.request_id for line in lines)
         report.lost += [f"{each}: delivered and not logged" for each in self._delivered_ids if each not in by_id]
         report.duplicated += [f"{each}: finished twice" for each, count in by_id.items() if count > 1]
@@ -283,18 +287,18 @@ def _read_stream(data: bytes) -> tuple[str | None, str | None]:
     return (text if finished else None), None
 
 
-async def run_scale(options: ScaleOptions, folder: Path, database_url: str, redis_url: str) -> Report:
+async def run_scale(options: ScaleOptions, folder: Path, database_url: str, store: LocalValkey) -> Report:
     """Run clients against parts that are started for it.
 
     Args:
         options: What to run.
         folder: Where the parts log.
         database_url: A database of the run's own.
-        redis_url: The stream store.
+        store: The stream store.
     """
     pace = options.word_seconds
     async with running_parts(
-        folder, database_url, redis_url, workers=options.workers, threads=options.threads, word_seconds=pace
+        folder, database_url, store, workers=options.workers, threads=options.threads, word_seconds=pace
     ) as parts:
         return await _Run(parts, options).run()
 
@@ -306,7 +310,7 @@ async def _run_on_own_servers(options: ScaleOptions) -> Report:
         await postgres.start()
         try:
             async with LocalValkey(folder / "valkey") as valkey:
-                return await run_scale(options, folder / "logs", postgres.url, valkey.url)
+                return await run_scale(options, folder / "logs", postgres.url, valkey)
         finally:
             await postgres.stop()
 
@@ -325,7 +329,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--threads", type=int, default=defaults.threads, help="jobs of one worker at a time")
     parser.add_argument("--word-seconds", type=float, default=defaults.word_seconds, help="pace of the replies")
-    parser.add_argument("--chaos", choices=["none", *CHAOS], default=defaults.chaos, help="what is killed or restarted")
+    parser.add_argument("--chaos", choices=["none", *CHAOS], default=defaults.chaos, help="what is done to it")
+    parser.add_argument("--pause-seconds", type=float, default=defaults.pause_seconds, help="of the stream store")
     report = asyncio.run(_run_on_own_servers(ScaleOptions(**vars(parser.parse_args(argv)))))
     console = Console(highlight=False, soft_wrap=True)
     for line in report.lines():

@@ -1,5 +1,6 @@
 """The parts of a whole Horde as programs of their own, which a run may kill and start again."""
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from horde.local.process import ChildProcess, Command, wait_until_ready
+from horde.local.valkey import LocalValkey
 from horde.native.db.engine import Pool, create_pool
 from horde.native.users import ensure_user
 from tests.stress.echo_model import EchoModel
@@ -38,10 +40,12 @@ class Parts:
         api_key: The key of a user with kudos.
         front_url: The front's address.
         native_url: The native Horde's, ending in ``/api``.
+        store: The stream store.
     """
 
     folder: Path
     pool: Pool
+    store: LocalValkey
     model: str
     api_key: str = field(repr=False)
     front_url: str
@@ -84,6 +88,20 @@ class Parts:
             await child.stop(grace_seconds=_STOP_SECONDS)
         self.start(name)
 
+    async def restart_store(self) -> None:
+        """Kill the stream store and start it again, empty, on its port."""
+        self.store.process.send_signal(signal.SIGKILL)
+        await self.store.process.wait()
+        await self.store.start()
+
+    async def pause_store(self, seconds: float) -> None:
+        """Let the stream store stand still for a while, its connections open."""
+        self.store.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.store.process.send_signal(signal.SIGCONT)
+
     async def stop(self) -> None:
         """Stop what runs: the front first, the native Horde last."""
         for name in sorted(self._running, key=_stop_order):
@@ -112,14 +130,14 @@ def _environment() -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def running_parts(
-    folder: Path, database_url: str, redis_url: str, *, workers: int, threads: int, word_seconds: float
+    folder: Path, database_url: str, store: LocalValkey, *, workers: int, threads: int, word_seconds: float
 ) -> AsyncIterator[Parts]:
     """Start native Horde, front and workers over a database and a stream store, and stop them afterwards.
 
     Args:
         folder: Where they log.
         database_url: A database of the run's own.
-        redis_url: The stream store.
+        store: The stream store.
         workers: How many workers.
         threads: Jobs that each serves at a time.
         word_seconds: Pace of the replies.
@@ -129,10 +147,12 @@ async def running_parts(
         native, front = (sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=4096)) for _ in range(2))
         async with serving(model) as model_url:
             pool = await create_pool(database_url, size=2, application_name="scale run")
-            parts = Parts(folder, pool, model.model, secrets.token_urlsafe(16), _url(front), f"{_url(native)}/api")
+            parts = Parts(
+                folder, pool, store, model.model, secrets.token_urlsafe(16), _url(front), f"{_url(native)}/api"
+            )
             parts._sockets = {"native": native, "front": front}
             worker_key = secrets.token_urlsafe(16)
-            parts._settings = _settings(parts, database_url, redis_url, model_url, worker_key, workers, threads)
+            parts._settings = _settings(parts, database_url, model_url, worker_key, workers, threads)
             try:
                 await _start_all(parts, worker_key)
                 yield parts
@@ -163,7 +183,7 @@ def _url(listener: socket.socket) -> str:
 
 
 def _settings(
-    parts: Parts, database_url: str, redis_url: str, model_url: str, worker_key: str, workers: int, threads: int
+    parts: Parts, database_url: str, model_url: str, worker_key: str, workers: int, threads: int
 ) -> dict[str, Mapping[str, str]]:
     worker = {
         "HORDE_WORKER_HORDE_URL": parts.native_url,
@@ -175,15 +195,15 @@ def _settings(
     }
     native = {
         "HORDE_NATIVE_DATABASE_URL": database_url,
-        "HORDE_NATIVE_REDIS_URL": redis_url,
+        "HORDE_NATIVE_REDIS_URL": parts.store.url,
         "HORDE_NATIVE_LISTEN_FD": str(parts._sockets["native"].fileno()),
         "HORDE_NATIVE_DRAIN_SECONDS": "5",
         # A killed worker's job is to come back within the run.
-        "HORDE_NATIVE_LEASE_SECONDS": "3",
+        "HORDE_NATIVE_LEASE_SECONDS": "6",
     }
     front = {
         "HORDE_OAI_HORDE_URLS": parts.native_url,
-        "HORDE_OAI_REDIS_URL": redis_url,
+        "HORDE_OAI_REDIS_URL": parts.store.url,
         "HORDE_OAI_LISTEN_FD": str(parts._sockets["front"].fileno()),
         "HORDE_OAI_OPEN_REQUESTS_SECRET": worker_key,
         "HORDE_OAI_FRONT_LEASE_SECONDS": "1",

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from horde.local.valkey import LocalValkey
 from tests.stress.chat_scale_demo import CHAOS, ScaleOptions, read_finished_lines, run_scale
 
 CLIENTS, REQUESTS = 12, 36
 
 
-async def small_run(tmp_path: Path, database_url: str, redis_url: str, chaos: str) -> tuple[int, dict[str, int]]:
-    options = ScaleOptions(clients=CLIENTS, requests=REQUESTS, workers=1, word_seconds=0.01, chaos=chaos)
-    report = await run_scale(options, tmp_path, database_url, redis_url)
+async def small_run(tmp_path: Path, database_url: str, chaos: str) -> tuple[int, dict[str, int]]:
+    options = ScaleOptions(
+        clients=CLIENTS, requests=REQUESTS, workers=1, word_seconds=0.01, chaos=chaos, pause_seconds=2.0
+    )
+    async with LocalValkey(tmp_path / "valkey") as store:
+        report = await run_scale(options, tmp_path, database_url, store)
     assert report.is_clean, "\n".join(report.lines())
     assert report.delivered + report.refused.total() == REQUESTS
     assert len(report.waits) == report.delivered
@@ -19,16 +23,16 @@ async def small_run(tmp_path: Path, database_url: str, redis_url: str, chaos: st
 
 
 @pytest.mark.rule("MAP-41", "LOG-7")
-async def test_every_request_is_delivered_once(migrated_database_url: str, redis_url: str, tmp_path: Path) -> None:
-    delivered, _ = await small_run(tmp_path, migrated_database_url, redis_url, "none")
+async def test_every_request_is_delivered_once(migrated_database_url: str, tmp_path: Path) -> None:
+    delivered, _ = await small_run(tmp_path, migrated_database_url, "none")
     assert delivered == REQUESTS
 
 
 @pytest.mark.parametrize("chaos", CHAOS)
 async def test_a_part_that_dies_loses_and_doubles_nothing(
-    migrated_database_url: str, redis_url: str, tmp_path: Path, chaos: str
+    migrated_database_url: str, tmp_path: Path, chaos: str
 ) -> None:
-    _, refused = await small_run(tmp_path, migrated_database_url, redis_url, chaos)
+    _, refused = await small_run(tmp_path, migrated_database_url, chaos)
     # What can be told to a client: its attempt ended after text was shown, the Horde or a worker was away, this front
     # stops.
     assert set(refused) <= {

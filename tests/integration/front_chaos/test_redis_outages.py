@@ -1,23 +1,29 @@
 """The whole chain while its stream store fails: replies arrive, streams are completed, nobody is busy for nothing."""
 
 import asyncio
-import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
+from redis.asyncio import Redis
 
+from horde.local.ports import reserved_port
+from horde.local.valkey import LocalValkey
+from horde.oai import open_requests, signals
 from horde.oai.app import create_app
+from horde.oai.deltas import DeltaStreamReader
 from horde.oai.settings import FrontSettings
+from horde.oai.signals import CompletionSignalListener
 from tests.support.native_server import MODEL, Caller, running_native
 from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.serving import serving
-from tests.support.valkey import StreamStoreForTests
 from tests.support.waiting import wait_until
 
 QUESTION: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -33,14 +39,15 @@ class Stack:
     client: openai.AsyncOpenAI
     worker: Caller
     proxy: RedisProxy
+    store: LocalValkey
 
 
-type Outage = Callable[[Stack, StreamStoreForTests], AbstractContextManager[None]]
+type Outage = Callable[[Stack], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def stack(database_url: str, redis_url: str) -> AsyncIterator[Stack]:
-    async with redis_proxy(redis_url) as proxy, running_native(database_url, redis_url) as native:
+async def stack(database_url: str, store: LocalValkey) -> AsyncIterator[Stack]:
+    async with redis_proxy(store.url) as proxy, running_native(database_url, store.url) as native:
         settings = FrontSettings(
             horde_urls=(native.api_url,),
             redis_url=proxy.url,
@@ -55,34 +62,86 @@ async def stack(database_url: str, redis_url: str) -> AsyncIterator[Stack]:
             serving(create_app(settings)) as url,
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=user.api_key or "", max_retries=0) as client,
         ):
-            yield Stack(client, worker, proxy)
+            yield Stack(client, worker, proxy, store)
 
 
-@contextmanager
-def black_hole(stack: Stack, _store: StreamStoreForTests) -> Iterator[None]:
+@asynccontextmanager
+async def black_hole(stack: Stack) -> AsyncIterator[None]:
     with stack.proxy.black_hole():
         yield
 
 
-@contextmanager
-def killed(stack: Stack, _store: StreamStoreForTests) -> Iterator[None]:
+@asynccontextmanager
+async def unreachable(stack: Stack) -> AsyncIterator[None]:
     with stack.proxy.down():
         yield
 
 
-@contextmanager
-def paused(_stack: Stack, store: StreamStoreForTests) -> Iterator[None]:
-    os.kill(store.pid, signal.SIGSTOP)
+@asynccontextmanager
+async def paused(stack: Stack) -> AsyncIterator[None]:
+    stack.store.process.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(store.pid, signal.SIGCONT)
+        stack.store.process.send_signal(signal.SIGCONT)
 
 
-@contextmanager
-def flushed(_stack: Stack, store: StreamStoreForTests) -> Iterator[None]:
-    store.empty()
+@asynccontextmanager
+async def paused_until_it_is_given_up(stack: Stack) -> AsyncIterator[None]:
+    before = stack.proxy.connections
+    async with paused(stack):
+        # The three that stood, and at least another one: every limit has run out.
+        await wait_until(lambda: stack.proxy.connections >= before + 4, description="attempts to connect")
+        yield
+
+
+@asynccontextmanager
+async def killed(stack: Stack) -> AsyncIterator[None]:
+    await kill(stack.store)
+    with reserved_port(urlsplit(stack.store.url).port or 0):
+        yield
+        await stack.store.start()
+
+
+@asynccontextmanager
+async def restarted(stack: Stack) -> AsyncIterator[None]:
+    await kill(stack.store)
+    await stack.store.start()
     yield
+
+
+@asynccontextmanager
+async def flushed(stack: Stack) -> AsyncIterator[None]:
+    async with Redis.from_url(stack.store.url) as client:
+        await client.flushall()
+    yield
+
+
+async def kill(store: LocalValkey) -> None:
+    store.process.send_signal(signal.SIGKILL)
+    await store.process.wait()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[LocalValkey]:
+    """A stream store that a test may kill."""
+    async with LocalValkey(tmp_path / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the front notice within a second what it else notices within ten."""
+    for part, limits in (
+        (CompletionSignalListener, {"ping_seconds": 0.2, "ping_answer_seconds": 0.3}),
+        (DeltaStreamReader, {"read_timeout_seconds": 0.5, "read_pause_seconds": 0.2}),
+    ):
+        defaults = part.__init__.__kwdefaults__
+        assert defaults is not None
+        for name, seconds in limits.items():
+            monkeypatch.setitem(defaults, name, seconds)
+    for module in (signals, open_requests):
+        monkeypatch.setattr(module, "_LIMIT_SECONDS", 0.5)
 
 
 def text_of(chunk: ChatCompletionChunk) -> str:
@@ -90,11 +149,14 @@ def text_of(chunk: ChatCompletionChunk) -> str:
 
 
 @pytest.mark.rule("DLT-14", "DLT-26", "DLT-9", "DLT-11", "WAI-2")
-@pytest.mark.parametrize("outage", [black_hole, killed, paused, flushed])
+@pytest.mark.usefixtures("short_limits")
+@pytest.mark.parametrize(
+    "outage", [black_hole, unreachable, paused, paused_until_it_is_given_up, killed, restarted, flushed]
+)
 async def test_streams_are_completed_and_replies_come_whole_while_the_stream_store_fails(
-    migrated_database_url: str, redis_url: str, stream_store: StreamStoreForTests, outage: Outage
+    migrated_database_url: str, store: LocalValkey, outage: Outage
 ) -> None:
-    async with stack(migrated_database_url, redis_url) as parts, asyncio.TaskGroup() as group:
+    async with stack(migrated_database_url, store) as parts, asyncio.TaskGroup() as group:
         ask, worker = parts.client.chat.completions.create, parts.worker
         stream = await ask(model=MODEL, messages=QUESTION, stream=True)
         job = await worker.pop_job(wait_seconds=10)
@@ -104,7 +166,7 @@ async def test_streams_are_completed_and_replies_come_whole_while_the_stream_sto
         while received != "Once upon ":
             received += text_of(await anext(chunks))
         connections, reads = parts.proxy.connections, parts.proxy.read_count
-        with outage(parts, stream_store):
+        async with outage(parts):
             whole = group.create_task(ask(model=MODEL, messages=QUESTION))
             other = await worker.pop_job(wait_seconds=20)
             await worker.progress(job["id"], 2, "a time ")
@@ -119,11 +181,15 @@ async def test_streams_are_completed_and_replies_come_whole_while_the_stream_sto
         assert parts.proxy.read_count - reads < MAX_READS
 
 
-async def test_after_an_outage_text_is_live_again(migrated_database_url: str, redis_url: str) -> None:
-    async with stack(migrated_database_url, redis_url) as parts:
-        with parts.proxy.down():
+@pytest.mark.usefixtures("short_limits")
+@pytest.mark.parametrize("outage", [unreachable, paused_until_it_is_given_up, killed])
+async def test_after_an_outage_text_is_live_again(
+    migrated_database_url: str, store: LocalValkey, outage: Outage
+) -> None:
+    async with stack(migrated_database_url, store) as parts:
+        async with outage(parts):
             before = parts.proxy.connections
-            await wait_until(lambda: parts.proxy.connections > before, description="an attempt to connect", seconds=30)
+            await wait_until(lambda: parts.proxy.connections > before, description="an attempt to connect")
         stream = await parts.client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True)
         job = await parts.worker.pop_job(wait_seconds=10)
         await parts.worker.progress(job["id"], 1, "Live ")

@@ -3,13 +3,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
-import orjson
 import pytest
 import redis.asyncio
 from horde_sdk.worker.chat_declaration import ChatFinishReason, ChatUsage
 
-from horde.chat_contract import CHAT_SIGNALS_CHANNEL, chat_stream_key
+from horde.chat_contract import chat_stream_key
 from tests.support.native_server import Caller, NativeServer
+from tests.support.subscription import reading_signals
 from tests.support.waiting import wait_until
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -340,9 +340,7 @@ async def test_a_cancel_before_anything_was_streamed_costs_nothing(owner: Caller
 async def test_each_step_is_signalled_after_it_is_true(
     owner: Caller, client: Caller, store: redis.asyncio.Redis
 ) -> None:
-    async with store.pubsub(ignore_subscribe_messages=True) as subscription:
-        await subscription.subscribe(CHAT_SIGNALS_CHANNEL)
-        await subscription.get_message(timeout=1)
+    async with reading_signals(store) as signals:
         replied = await client.submit_id()
         await owner.fault(await owner.pop_job())
         await owner.reply(await owner.pop_job())
@@ -351,13 +349,7 @@ async def test_each_step_is_signalled_after_it_is_true(
         faulted = await client.submit_id()
         await owner.fault(await owner.pop_job(), "prompt_overflow")
 
-        seen: list[tuple[str, str]] = []
-        async with asyncio.timeout(30):
-            while len(seen) < 7:
-                message: Any = await subscription.get_message(timeout=1)
-                if message is not None:
-                    signal = orjson.loads(message["data"])
-                    seen.append((signal["id"], signal["event"]))
+        seen = [await signals.next() for _ in range(7)]
     assert seen == [
         (replied, "started"),
         (replied, "requeued"),
