@@ -6,17 +6,19 @@ nothing else. Once it can serve it prints its base URL, one line, to standard ou
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import re
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 __all__ = [
     "BUNDLED_MODEL_NAME",
@@ -149,15 +151,27 @@ def _start_server(options: ModelServerOptions) -> Any:  # noqa: ANN401 - a class
         ) from error
 
 
+def _wait_for_answer(url: str) -> None:
+    """Wait until the server accepts connections: one that is stopped while it begins to listen never ends."""
+    address = urlsplit(url)
+    with contextlib.closing(HTTPConnection(address.hostname or _LOOPBACK, address.port)) as connection:
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+
+
 def _serve_until_stopped(options: ModelServerOptions) -> None:
     # Until the model is loaded a signal ends the process the ordinary way: loading cannot be interrupted otherwise.
     server = _start_server(options)
-    stopped = threading.Event()
+    # The kernel may give a signal to any of llama.cpp's threads, which does not wake this one from waiting for a lock.
+    signalled, to_signal = socket.socketpair()
+    to_signal.setblocking(False)  # noqa: FBT003 - its only argument
+    signal.set_wakeup_fd(to_signal.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stopped.set())
+        signal.signal(number, lambda _number, _frame: None)
+    _wait_for_answer(server.listening_address)
     sys.stdout.write(f"{server.listening_address}\n")
     sys.stdout.flush()
-    stopped.wait()
+    signalled.recv(1)
     # Deleting it is what stops it: llama.cpp ends its threads and frees the model.
     del server
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 __all__ = ["ended", "program"]
 
-_EXIT_SECONDS = 30.0
+_EXIT_SECONDS = 60.0
 
 
 @asynccontextmanager

@@ -1,8 +1,11 @@
 """The worker and the model server as programs: exit codes, signals, what they say."""
 
 import asyncio
+import ctypes
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from tests.support.serving import Served
 from tests.support.waiting import WaitUntil
 
 NOWHERE = "http://127.0.0.1:9/v1"
-_EXIT_SECONDS = 30.0
+_EXIT_SECONDS = 60.0
 
 type Horde = Served[ScriptedPops]
 type Model = Served[ScriptedModel]
@@ -111,10 +114,29 @@ async def test_a_port_in_use_is_said_before_the_model_is_loaded(horde: Horde) ->
     assert f"port {port}" in output
 
 
-async def test_the_model_server_prints_its_address_and_stops_on_a_signal() -> None:
+@asynccontextmanager
+async def model_server() -> AsyncIterator[asyncio.subprocess.Process]:
     async with program("horde.local.model_server", "--slots=1", "--context=512") as process:
         assert process.stdout is not None
         async with asyncio.timeout(_EXIT_SECONDS):
             assert (await process.stdout.readline()).startswith(b"http://127.0.0.1:")
+        yield process
+
+
+async def test_the_model_server_prints_its_address_and_stops_on_a_signal() -> None:
+    async with model_server() as process:
         process.send_signal(signal.SIGTERM)
+        assert await ended(process) == (0, "")
+
+
+def threads_of(process: asyncio.subprocess.Process) -> list[Path]:
+    return list(Path(f"/proc/{process.pid}/task").iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a thread by its number")
+async def test_the_model_server_stops_whichever_of_its_threads_gets_the_signal() -> None:
+    async with model_server() as process:
+        newest_thread = max(int(folder.name) for folder in threads_of(process))
+        assert newest_thread != process.pid
+        assert ctypes.CDLL(None).tgkill(process.pid, newest_thread, signal.SIGTERM) == 0
         assert await ended(process) == (0, "")
