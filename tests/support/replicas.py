@@ -3,10 +3,11 @@
 import asyncio
 import os
 import re
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -104,12 +105,20 @@ class Replicas:
 @asynccontextmanager
 async def _running(command: Sequence[str], log: Path, **options: object) -> AsyncIterator[asyncio.subprocess.Process]:
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, **options)  # type: ignore[arg-type]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            **options,  # type: ignore[arg-type]
+        )
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()  # A front that is told to stop goes on accepting for its time; nobody waits for that here.
+        # With nginx's workers, which outlive their master. A front that is told to stop would go on accepting for its
+        # time; nobody waits for that here.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
