@@ -45,7 +45,7 @@ class Kind(StrEnum):
     WHOLE = "whole"
     """The first read shows it queued, a signal follows, the second read shows the reply: three native calls."""
     PACED = "paced"
-    """20 posts, 50 ms apart: four native calls, one of them because of the started signal."""
+    """A started signal, then 20 posts, 50 ms apart: three native calls."""
     LIVE = "live"
     """A post a second."""
     WAIT = "wait"

@@ -43,18 +43,21 @@ _LIMIT_SECONDS = 5.0
 class SignalSubscription:
     """The signals of one request, from the moment it was registered; leaving the context forgets it.
 
-    The order that loses nothing: ``clear()``, read the status, ``wait()``. A signal between the first two wakes again.
+    The order that loses nothing: ``clear()``, read the status, wait. A signal between the first two wakes again.
 
     Attributes:
         request_id: The Horde's id of the request.
+        asks_for_read: Something came since ``clear`` that only a status read can tell more about. That the job has
+            started is not: the signal says all of it.
         cancelled: A cancelled signal came (DWG-4).
         started: A started signal came and no requeued one after it: a worker generates, and deltas may come.
     """
 
-    __slots__ = ("_forget", "_wake", "cancelled", "request_id", "started")
+    __slots__ = ("_forget", "_wake", "asks_for_read", "cancelled", "request_id", "started")
 
     def __init__(self, request_id: str, forget: Callable[["SignalSubscription"], None]) -> None:
         self.request_id = request_id
+        self.asks_for_read = False
         self.cancelled = False
         self.started = False
         self._wake = Wake()
@@ -62,11 +65,17 @@ class SignalSubscription:
 
     def clear(self) -> None:
         """Forget that a signal came, before a status read that sees what it stood for; never after it."""
+        self.asks_for_read = False
         self._wake.clear()
 
-    async def wait(self) -> None:
-        """Return once any signal came since ``clear``, or a re-subscribe asks for a look."""
-        await self._wake.wait()
+    async def wait_within(self, seconds: float) -> bool:
+        """Return whether any signal came since ``clear``, or a re-subscribe asked for a look; after a time at the most.
+
+        Args:
+            seconds: That time.
+        """
+        await self._wake.wait_within(seconds)
+        return self._wake.is_set()
 
     def close(self) -> None:
         """Forget the request. Further calls do nothing."""
@@ -87,13 +96,16 @@ class SignalSubscription:
 
     def wake(self) -> None:
         """Ask for a look at the status; called by the listener."""
+        self.asks_for_read = True
         self._wake.set()
 
     def receive(self, event: SignalEvent) -> None:
         """Note a signal and wake the wait; called by the listener."""
         if event is SignalEvent.STARTED:
             self.started = True
-        elif event is SignalEvent.REQUEUED:
+            self._wake.set()
+            return
+        if event is SignalEvent.REQUEUED:
             self.started = False
         elif event is SignalEvent.CANCELLED:
             self.cancelled = True

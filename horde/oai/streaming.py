@@ -182,7 +182,7 @@ class ReplyStream:
                 await self._send_due()
                 if self._clock() >= keepalive_due:
                     keepalive_due = self._clock() + self._shape.keepalive_seconds
-                    await self._send_keepalive(watcher.latest)
+                    await self._send_keepalive(None if watcher.started else watcher.latest)
             return finish.result()
         finally:
             if self._deltas is not None:
@@ -228,9 +228,9 @@ class ReplyStream:
             )
         return self._head
 
-    async def _send_keepalive(self, status: NativeStatus | None) -> None:
-        waiting = status is not None and not status.processing
-        position, wait_time = (status.queue_position, status.wait_time) if status is not None and waiting else (0, 0.0)
+    async def _send_keepalive(self, waiting: NativeStatus | None) -> None:
+        """Send a comment with a place in the queue, as far as it is known and the request is still there."""
+        position, wait_time = (0, 0.0) if waiting is None else (waiting.queue_position, waiting.wait_time)
         await self._stream.write([build_keepalive_event(position, wait_time)])
 
     async def _raise_divergence(self, watcher: ChatRequestWatcher) -> None:

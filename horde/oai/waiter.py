@@ -1,8 +1,8 @@
 """Waiting for one request: when its status is read, and what each read means (rules WAI, NEW, FFA, DWG).
 
-A read is one native call, so there is one only when something may have changed: after the submit, at a signal, when a
-read left things unclear, at the poll and at the deadline. Signals and deltas live in their own modules and are
-imported from here too.
+A read is one native call, so there is one only when something may have changed that is not known yet: after the submit,
+at a signal that does not say all, when a read left things unclear, at the poll and at the deadline. Signals and deltas
+live in their own modules and are imported from here too.
 """
 
 import asyncio
@@ -308,16 +308,29 @@ class ChatRequestWatcher:
         if self._empty_since is not None:
             rest = self._empty_since + self._timing.recheck - self._budget.clock()
             return await self._sleep(max(0.0, rest), WakeSource.RECHECK)
-        delay = self._next_poll()
+        due = self._budget.clock() + self._next_poll()
         if self._impossible_since is not None:
-            delay = min(delay, max(0.0, self._impossible_since + self._timing.grace - self._budget.clock()))
-        while self.started and delay > self._timing.poll:
-            # Looked at in between, without a read: a relayed stream may stall while signals seem alive.
-            source = await self._sleep(self._timing.poll, WakeSource.POLL)
-            if source is not WakeSource.POLL or self._hurry():
+            due = min(due, self._impossible_since + self._timing.grace)
+        while True:
+            left = max(0.0, due - self._budget.clock())
+            # While it is generated, looked at in between, without a read: a relayed stream may stall while signals seem
+            # alive.
+            step = min(left, self._timing.poll) if self.started else left
+            source = await self._sleep(step, WakeSource.POLL)
+            if source is WakeSource.SIGNAL and self._only_started():
+                continue
+            if source is not WakeSource.POLL or step == left or self._hurry():
                 return source
-            delay -= self._timing.poll
-        return await self._sleep(delay, WakeSource.POLL)
+
+    def _only_started(self) -> bool:
+        """Whether what woke was that the job has started, and nothing to read a status for; the signal is used up then.
+
+        Every request has this signal: a read for it would be one native call in four.
+        """
+        if self._signals is None or self._signals.asks_for_read:
+            return False
+        self._signals.clear()
+        return True
 
     def _next_poll(self) -> float:
         if self._hurry():
@@ -337,10 +350,7 @@ class ChatRequestWatcher:
         if self._signals is None:
             await asyncio.sleep(seconds)
             return source
-        try:
-            async with asyncio.timeout(seconds):
-                await self._signals.wait()
-        except TimeoutError:
+        if not await self._signals.wait_within(seconds):
             return source
         self.on_change()
         return WakeSource.SIGNAL

@@ -18,8 +18,7 @@ async def subscribed(listener: CompletionSignalListener, wait_until: WaitUntil) 
 
 
 async def woken(subscription: SignalSubscription) -> None:
-    async with asyncio.timeout(30):
-        await subscription.wait()
+    assert await subscription.wait_within(30)
 
 
 def is_awake(subscription: SignalSubscription) -> bool:
