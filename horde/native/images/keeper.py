@@ -31,7 +31,7 @@ _STORE_SECONDS: Final = 10.0
 """Longest time of what one call does with the store."""
 
 _DECODERS: Final = 2
-"""Pictures decoded at a time: each may take some 500 MB of memory for a moment."""
+"""Pictures decoded at a time: one of 64 megapixels takes 0.25 (JPEG) to 1 GB (WebP) of memory for a moment."""
 
 _PARALLEL: Final = 4
 """Pictures of one request that are taken in at a time, so that no request keeps others from being served."""

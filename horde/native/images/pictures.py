@@ -31,8 +31,9 @@ _STORED_SIDE: Final = 2048
 
 _QUALITY: Final = 85
 _WEBP_HEADER: Final = 30
+_SAMPLE_MODES: Final = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 
-_MAX_SCANS: Final = 100
+_MAX_SCANS: Final = 32
 """Passes of a progressive JPEG over its whole picture: tools write ten, a bomb as many as fit into the file."""
 
 _SCAN_MARKER: Final = b"\xff\xda"
@@ -125,21 +126,26 @@ def _check_webp(data: bytes) -> None:
 def _draw(picture: Image.Image) -> bytes:
     # A JPEG is decoded at a fraction of its size where that is enough.
     picture.draft("RGB", (_STORED_SIDE, _STORED_SIDE))
-    upright = ImageOps.exif_transpose(picture)
-    if "A" in upright.getbands() or "transparency" in upright.info:
-        layer = upright.convert("RGBA")
-        layer.thumbnail((_STORED_SIDE, _STORED_SIDE))
-        flat = Image.new("RGB", layer.size, "white")
-        flat.paste(layer, mask=layer.getchannel("A"))
+    # Made small before anything else, since each further step on the whole picture takes its memory once more.
+    small = _as_samples(picture)
+    small.thumbnail((_STORED_SIDE, _STORED_SIDE))
+    upright = ImageOps.exif_transpose(small)
+    if upright.has_transparency_data:
+        flat = Image.new("RGB", upright.size, "white")
+        flat.paste(upright.convert("RGB"), mask=upright.getchannel("A"))
     else:
-        flat = _eight_bits(upright).convert("RGB")
-        flat.thumbnail((_STORED_SIDE, _STORED_SIDE))
+        flat = upright.convert("RGB")
     flat.info = {}
     stored = io.BytesIO()
     flat.save(stored, "JPEG", quality=_QUALITY)
     return stored.getvalue()
 
 
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return a picture of 16-bit grey in 8 bits: converting it at once would make all but the darkest tones white."""
-    return picture.point(lambda value: value * (1 / 256)).convert("L") if picture.mode.startswith("I") else picture
+def _as_samples(picture: Image.Image) -> Image.Image:
+    """Return a picture of 8-bit samples, which can be made smaller: palettes and single transparent colours cannot."""
+    if picture.mode.startswith("I"):
+        # 16-bit grey; converting it at once would make all but the darkest tones white.
+        return picture.point(lambda value: value * (1 / 256)).convert("L")
+    if picture.mode in _SAMPLE_MODES and "transparency" not in picture.info:
+        return picture
+    return picture.convert("RGBA" if picture.has_transparency_data else "RGB")

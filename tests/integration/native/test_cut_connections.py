@@ -4,19 +4,26 @@ Each call is made once whole, to count its statements; then it is made anew for 
 with the connection cut there. What a client or worker then does is what the contract says: it calls again.
 """
 
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from horde_sdk.worker.chat_declaration import ChatImageTransport
 
 from tests.support.database_proxy import Cut, DatabaseProxy, database_proxy
 from tests.support.native_invariants import broken_invariants
-from tests.support.native_server import Answer, Caller, NativeServer, running_native
+from tests.support.native_server import Answer, Caller, NativeServer, running_native, seeing
+from tests.support.picture_server import encode_picture, image_message
 
 _NEVER = 3600.0
 """Seconds between the statements of the background, so that those of a call are the only ones."""
+
+_WORKER = seeing(ChatImageTransport.BASE64)
+_PIXEL = "data:image/png;base64," + base64.b64encode(encode_picture((1, 1))).decode()
 
 _OVER_ALLOWANCE = 4097
 """A reply length above the free allowance: the submit holds kudos."""
@@ -42,8 +49,13 @@ class _Story:
         self.request_id = answer.body.get("id", "")
         return answer
 
+    async def submit_image(self) -> Answer:
+        answer = await self.client.submit(operation_key=self.key, messages=[image_message(_PIXEL)])
+        self.request_id = answer.body.get("id", "")
+        return answer
+
     async def pop(self) -> Answer:
-        answer = await self.owner.pop(pop_id=self.pop_id, max_length=8192, running=[])
+        answer = await self.owner.pop(pop_id=self.pop_id, declared=_WORKER, max_length=8192, running=[])
         if answer.status == 200:
             self.job = answer.body
         return answer
@@ -74,6 +86,8 @@ _DONE_TWICE = frozenset({"reply", "fault"})
 
 _PATHS: dict[str, tuple[tuple[Step, ...], Step]] = {
     "submit": ((), _Story.submit),
+    "submit with an image": ((), _Story.submit_image),
+    "pop with an image": ((_Story.submit_image,), _Story.pop),
     "status": ((_Story.submit,), _Story.status),
     "pop": ((_Story.submit,), _Story.pop),
     "progress": ((_Story.submit, _Story.pop), _Story.progress),
@@ -102,7 +116,7 @@ class _Place:
 
 
 @pytest.fixture
-async def place(migrated_database_url: str, redis_url: str) -> AsyncIterator[_Place]:
+async def place(migrated_database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[_Place]:
     async with (
         database_proxy(migrated_database_url) as proxy,
         running_native(
@@ -112,10 +126,11 @@ async def place(migrated_database_url: str, redis_url: str) -> AsyncIterator[_Pl
             sweep_seconds=_NEVER,
             relook_seconds=_NEVER,
             database_pool_size=2,
+            image_store=str(tmp_path / "images"),
         ) as native,
     ):
         client, owner = await native.user("a client", kudos=100_000), await native.user("an owner")
-        await owner.pop(max_length=8192)
+        await owner.pop(declared=_WORKER, max_length=8192)
         await client.call("GET", "/v2/find_user")
         yield _Place(native, proxy, client, owner)
 
@@ -168,3 +183,5 @@ async def test_whatever_connection_is_lost_nothing_is_lost_or_doubled(place: _Pl
         assert await broken_invariants(place.native.pool) == {}, (cut_at, first, again)
     doubled = "SELECT operation_key FROM chat_operations GROUP BY 1 HAVING count(*) > 1"
     assert await place.native.pool.fetch(doubled) == []
+    shared = "SELECT request_id FROM chat_images WHERE request_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1"
+    assert await place.native.pool.fetch(shared) == []
