@@ -36,7 +36,7 @@ bench: setup ## Measure: front, native Horde, validation, first token against th
 	@LOGURU_LEVEL=WARNING $(BIN)/python -m bench.validation
 	@LOGURU_LEVEL=WARNING $(BIN)/python -m bench.first_token
 
-fuzz: setup ## Call the front by its own OpenAPI document with generated requests
+fuzz: setup ## Call front and Horde by their own OpenAPI documents with generated requests; ARGS="native"
 	@LOGURU_LEVEL=WARNING $(BIN)/python -m scripts.fuzz $(ARGS)
 
 test-node: setup ## Run the official Node SDK against the front; needs Node.js and npm

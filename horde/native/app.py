@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from horde.client_address import ClientAddresses
+from horde.native import api_document
 from horde.native.db import reads
 from horde.native.db.engine import Pool, open_pool
 from horde.native.held_pops import HeldPops, listen_for_wakes
@@ -169,6 +170,9 @@ ROUTES: Final = (
     Route("/api/v2/workers/{id}", workers.change_worker, methods=["PUT"]),
     Route("/healthz", status.health, methods=["GET"]),
     Route("/readyz", status.ready, methods=["GET"]),
+    Route("/openapi.json", api_document.openapi_json, methods=["GET"]),
+    Route("/docs", api_document.docs_page, methods=["GET"]),
+    Route("/docs/{name}", api_document.docs_file, methods=["GET"]),
 )
 """Every path the Horde serves."""
 

@@ -10,6 +10,7 @@ from loguru import logger
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from horde.chat_contract import exceeds_depth
 from horde.native.db.engine import DATABASE_ERRORS
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _JSON_HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+_METHOD_NOT_ALLOWED: Final = 405
 _SERVER_ERROR: Final = 500
 
 _MAX_DEPTH: Final = 66
@@ -179,9 +181,20 @@ async def _answer_database_error(request: Request, error: Exception) -> Response
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", _SERVER_ERROR)
-    codes = {404: ReturnCode.NOT_FOUND, 405: ReturnCode.METHOD_NOT_ALLOWED, 413: ReturnCode.REQUEST_TOO_LARGE}
+    if status == _METHOD_NOT_ALLOWED:
+        return await _answer_error(
+            request, RefusalError(ReturnCode.METHOD_NOT_ALLOWED, headers={"Allow": _allowed_methods(request)})
+        )
+    codes = {404: ReturnCode.NOT_FOUND, 413: ReturnCode.REQUEST_TOO_LARGE}
     code = codes.get(status, ReturnCode.BAD_REQUEST)
     return await _answer_error(request, RefusalError(code, headers=getattr(error, "headers", None)))
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return the methods of a path: of all its routes, where the framework names those of the first."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    matching = [route.methods or () for route in routes if route.path_regex.match(request.url.path)]
+    return ", ".join(sorted({method for methods in matching for method in methods}))
 
 
 async def _answer_nobody(_request: Request, _error: Exception) -> Response:

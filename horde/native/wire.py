@@ -22,11 +22,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
 from horde.chat_contract import (
     DEFAULT_MAX_TOKENS,
@@ -85,22 +88,40 @@ def _no_nul(value: str) -> str:
     return value
 
 
-def _member_of(values: Iterable[str]) -> AfterValidator:
-    """Return a validator that takes the values of an enumeration, kept as strings, and no other."""
-    members = [str(value) for value in values]
-    expected = ", ".join(f"'{member}'" for member in members)
+class _MemberOf:
+    """Takes the values of an enumeration, kept as strings, and no other.
 
-    def check(value: str) -> str:
-        if value not in members:
-            raise PydanticKnownError("literal_error", {"expected": expected})
+    Args:
+        values: The enumeration.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._members = [str(value) for value in values]
+        self._expected = ", ".join(f"'{member}'" for member in self._members)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - a type
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "enum": self._members}
+
+    def _check(self, value: str) -> str:
+        if value not in self._members:
+            raise PydanticKnownError("literal_error", {"expected": self._expected})
         return value
-
-    return AfterValidator(check)
 
 
 def _not_null(value: Any) -> Any:  # noqa: ANN401 - a validator takes what the client sent
     """Drop members that are null: null counts as omitted (decision U47)."""
     return {key: member for key, member in value.items() if member is not None} if isinstance(value, dict) else value
+
+
+def _tell_of_nulls(schema: dict[str, Any]) -> None:
+    """Say in a model's schema what :func:`_not_null` does: a key that may be omitted may be null."""
+    for name, described in schema.get("properties", {}).items():
+        alternatives = described.get("anyOf", ())
+        if name not in schema.get("required", ()) and {"type": "null"} not in alternatives:
+            schema["properties"][name] = {"anyOf": [described, {"type": "null"}]}
 
 
 Id = Annotated[UUID, BeforeValidator(_as_uuid)]
@@ -124,7 +145,9 @@ class SubmitParams(Shape):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stop_sequence: Annotated[list[StopSequence], Field(max_length=MAX_CHAT_STOP_SEQUENCES)] | None = None
     seed: Annotated[int, Field(ge=-_INT64 - 1, le=_INT64)] | None = None
-    reasoning_effort: Annotated[str, _member_of(ChatReasoningEffort)] | None = None
+    reasoning_effort: Annotated[str, _MemberOf(ChatReasoningEffort)] | None = None
+
+    model_config = ConfigDict(json_schema_extra=_tell_of_nulls)
 
     _drop_nulls = model_validator(mode="before")(_not_null)
 
@@ -146,8 +169,8 @@ class SubmitBody(Shape):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    conformance: Annotated[str, _member_of(ChatConformance)] = ChatConformance.STRICT.value
-    context_fit: Annotated[str, _member_of(ContextFit)] = ContextFit.TRUNCATE_OLDEST.value
+    conformance: Annotated[str, _MemberOf(ChatConformance)] = ChatConformance.STRICT.value
+    context_fit: Annotated[str, _MemberOf(ContextFit)] = ContextFit.TRUNCATE_OLDEST.value
     max_kudos: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     openai_guards: bool = False
     workers: WorkerRestriction = WorkerRestriction()
@@ -156,6 +179,8 @@ class SubmitBody(Shape):
     stream: bool = False
     operation_key: Id | None = None
     dry_run: bool = False
+
+    model_config = ConfigDict(json_schema_extra=_tell_of_nulls)
 
     _drop_nulls = model_validator(mode="before")(_not_null)
 
@@ -194,6 +219,8 @@ class PopBody(_WorkerBody):
     pop_id: Id | None = None
     running: Annotated[list[Id], Field(max_length=10_000, fail_fast=True)] | None = None
 
+    model_config = ConfigDict(json_schema_extra=_tell_of_nulls)
+
     _drop_nulls = model_validator(mode="before")(_not_null)
 
     @model_validator(mode="after")
@@ -214,6 +241,8 @@ class ProgressBody(_WorkerBody):
     seq: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     text: str = ""
     reasoning: str = ""
+
+    model_config = ConfigDict(json_schema_extra=_tell_of_nulls)
 
     _drop_nulls = model_validator(mode="before")(_not_null)
 
@@ -276,7 +305,7 @@ class ReplyBody(_WorkerBody):
     id: Id
     model_id: Name
     message: ReplyMessage
-    finish_reason: Annotated[str, _member_of(ChatFinishReason)]
+    finish_reason: Annotated[str, _MemberOf(ChatFinishReason)]
     native_finish_reason: Annotated[str, StringConstraints(max_length=32), AfterValidator(_no_nul)] | None = None
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None

@@ -4,15 +4,14 @@ The request model is the one that validates, the response models are those that 
 are the table's, so the document cannot say anything else than the code does.
 """
 
-import importlib.util
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
+from horde.api_page import PAGE_TYPE, api_page, read_page_file
 from horde.oai.answers import send_error
 from horde.oai.errors import ERROR_TABLE, FrontCode
 from horde.oai.responses import ChatCompletionChunk, ChatCompletionResponse, ModelCard, ModelList, OpenAIError
@@ -22,27 +21,6 @@ from horde.oai.state import FrontState
 from horde.oai.version import FRONT_VERSION
 
 __all__ = ["build_api_document", "docs_asset", "docs_page", "openapi_json"]
-
-_ASSETS: Final = {
-    "swagger-ui.css": "text/css",
-    "swagger-ui-bundle.js": "text/javascript",
-}
-"""Files of the page, from the package that carries them."""
-
-_PAGE: Final = b"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>AI Horde chat front</title>
-<link rel="stylesheet" href="docs/swagger-ui.css">
-</head>
-<body>
-<div id="ui">The page needs JavaScript; the document itself is at <a href="openapi.json">openapi.json</a>.</div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script>SwaggerUIBundle({url: "openapi.json", dom_id: "#ui", deepLinking: true, tryItOutEnabled: true});</script>
-</body>
-</html>
-"""
 
 _EXAMPLE: Final = {
     "model": "SmolLM2-135M-Instruct",
@@ -168,15 +146,6 @@ def build_api_document() -> dict[str, Any]:
     }
 
 
-@cache
-def _asset_folder() -> Path | None:
-    # Found without importing the package, which brings a web framework's helpers with it.
-    spec = importlib.util.find_spec("swagger_ui")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "static"
-
-
 async def _answer(send: Send, status: int, content_type: str, body: bytes) -> None:
     headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -190,15 +159,13 @@ async def openapi_json(_state: FrontState, _scope: Scope, _receive: Receive, sen
 
 async def docs_page(_state: FrontState, _scope: Scope, _receive: Receive, send: Send) -> None:
     """Answer the page that shows the document."""
-    await _answer(send, 200, "text/html; charset=utf-8", _PAGE)
+    await _answer(send, 200, PAGE_TYPE, api_page("AI Horde chat front"))
 
 
 async def docs_asset(_state: FrontState, scope: Scope, _receive: Receive, send: Send) -> None:
     """Answer one of the page's two files."""
-    name = scope["path_params"]["name"]
-    folder = _asset_folder()
-    path = folder / name if folder is not None and name in _ASSETS else None
-    if path is None or not path.is_file():
+    found = read_page_file(scope["path_params"]["name"])
+    if found is None:
         await send_error(send, unknown_url_error(scope["method"], scope["path"]))
         return
-    await _answer(send, 200, _ASSETS[name], path.read_bytes())
+    await _answer(send, 200, *found)

@@ -368,6 +368,9 @@ async def test_a_job_that_no_worker_would_read_is_refused(native: NativeServer, 
 async def test_paths_and_methods_that_are_not_served_are_told_apart(client: Caller) -> None:
     assert (await client.call("GET", "/v2/nothing")).rc == "NotFound"
     assert (await client.call("PATCH", "/v2/generate/chat")).rc == "MethodNotAllowed"
+    allowed = {"/v2/workers/x": "GET, HEAD, PUT", "/v2/generate/chat/status/x": "DELETE, GET, HEAD"}
+    for path, methods in allowed.items():
+        assert (await client.call("PATCH", path)).headers["allow"] == methods
 
 
 @pytest.mark.rule("NAT-4", "NEW-20", "CNF-2", "CNF-3")
