@@ -40,7 +40,9 @@ def test_every_return_code_is_described_where_it_can_come_from() -> None:
 
 
 def test_values_that_are_names_of_a_list_are_told_in_the_document() -> None:
-    assert _schema("SubmitBody")["properties"]["context_fit"]["enum"] == ["truncate_oldest", "grow", "reject"]
+    fit = _schema("SubmitBody")["properties"]["context_fit"]["anyOf"]
+    assert fit[0]["enum"] == ["truncate_oldest", "grow", "reject"]
+    assert fit[1] == {"type": "null"}
     assert "none" in str(_schema("SubmitParams")["properties"]["reasoning_effort"])
 
 
