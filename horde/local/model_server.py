@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -72,6 +73,7 @@ class ModelServerOptions:
         slots: Replies generated at the same time.
         context: Tokens of prompt and reply together, for each slot.
         alias: Public name of the model; None takes it from the file's name.
+        until_input_ends: Stop when the standard input ends, which it does when the parent dies.
     """
 
     model: Path
@@ -79,6 +81,7 @@ class ModelServerOptions:
     slots: int = 4
     context: int = 4096
     alias: str | None = None
+    until_input_ends: bool = False
 
 
 def bundled_model_path() -> Path:
@@ -159,7 +162,20 @@ def _wait_for_answer(url: str) -> None:
         connection.getresponse().read()
 
 
+def _stop_when_input_ends() -> None:
+    """Signal this process, as its parent would, once nobody can write to its standard input any more."""
+
+    def read_to_end() -> None:
+        while sys.stdin.buffer.read(1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=read_to_end, name="model server - input", daemon=True).start()
+
+
 def _serve_until_stopped(options: ModelServerOptions) -> None:
+    if options.until_input_ends:
+        _stop_when_input_ends()
     # Until the model is loaded a signal ends the process the ordinary way: loading cannot be interrupted otherwise.
     server = _start_server(options)
     # The kernel may give a signal to any of llama.cpp's threads, which does not wake this one from waiting for a lock.
@@ -183,6 +199,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> ModelServerOptions:
     parser.add_argument("--slots", type=int, default=4, help="replies generated at the same time (default: 4)")
     parser.add_argument("--context", type=int, default=4096, help="tokens of context for each slot (default: 4096)")
     parser.add_argument("--alias", help="public name of the model (default: from the file's name)")
+    parser.add_argument("--until-input-ends", action="store_true", help="stop when the standard input ends")
     arguments = parser.parse_args(argv)
     if arguments.slots < 1 or arguments.context < 1:
         parser.error("--slots and --context are at least 1")
@@ -192,6 +209,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> ModelServerOptions:
         slots=arguments.slots,
         context=arguments.context,
         alias=arguments.alias,
+        until_input_ends=arguments.until_input_ends,
     )
 
 

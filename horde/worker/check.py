@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from horde.worker.backends import recognise_backend
-from horde.worker.backends.base import BackendError
+from horde.worker.backends.base import BackendError, BackendProfile
 from horde.worker.backends.openai_compatible import create_backend_session
+from horde.worker.built_in import BuiltInBackendError
 from horde.worker.configuration import Configuration, ConfiguredWorker
-from horde.worker.daemon import backend_location, operator_limits
+from horde.worker.daemon import open_configured_backend, operator_limits
 from horde.worker.declaration import DeclarationError, build_offer
 from horde.worker.schedule import WallClock
 from horde.worker.settings import WorkerSettings
@@ -64,14 +65,12 @@ async def probe_all(workers: Sequence[ConfiguredWorker]) -> tuple[list[str], boo
 
 
 async def _probe(worker: ConfiguredWorker) -> tuple[list[str], bool]:
-    location = backend_location(worker.settings)
     lines = ["", f"{worker.label or 'worker'}, as found"]
-    async with create_backend_session(location) as session:
-        try:
-            profile = await (await recognise_backend(session, location)).probe()
-            offer = build_offer(profile, operator_limits(worker.settings))
-        except (BackendError, DeclarationError) as error:
-            return [*lines, f"  {error}"], False
+    try:
+        profile = await _look_at(worker.settings)
+        offer = build_offer(profile, operator_limits(worker.settings))
+    except (BackendError, BuiltInBackendError, DeclarationError) as error:
+        return [*lines, f"  {error}"], False
     lines += [f"  {profile.kind}: {finding}" for finding in profile.findings]
     lines.append(
         f"  declares {offer.model}, {offer.threads} threads, prompts up to {offer.limits.max_context_length} and "
@@ -79,3 +78,11 @@ async def _probe(worker: ConfiguredWorker) -> tuple[list[str], bool]:
         f"{', '.join(sorted(offer.declaration.features)) or 'no features'}"
     )
     return lines, True
+
+
+async def _look_at(settings: WorkerSettings) -> BackendProfile:
+    async with open_configured_backend(settings, asyncio.Event()) as location:
+        if location is None:
+            raise BuiltInBackendError("The built-in model server was stopped.")
+        async with create_backend_session(location) as session:
+            return await (await recognise_backend(session, location)).probe()

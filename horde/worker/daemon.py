@@ -5,6 +5,7 @@ Jobs live in a task group of their own: a Horde or a model server that goes away
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from loguru import logger
@@ -15,6 +16,7 @@ from horde.worker.backends import recognise_backend
 from horde.worker.backends.base import BackendError, BackendProfile, BackendUnavailableError, ChatBackend
 from horde.worker.backends.openai_compatible import BackendLocation, create_backend_session
 from horde.worker.backoff import Backoff
+from horde.worker.built_in import BuiltInBackendError, open_backend
 from horde.worker.declaration import DeclarationError, OperatorLimits, WorkerOffer, build_offer
 from horde.worker.horde_client import HordeClient
 from horde.worker.job import Job, JobRunner
@@ -23,7 +25,7 @@ from horde.worker.poppers import JobBoard, Popper, WorkerRefusedError, withdraw
 from horde.worker.schedule import ServingHours, WallClock
 from horde.worker.settings import WorkerSettings
 
-__all__ = ["WorkerDaemon", "WorkerStartError", "backend_location", "operator_limits"]
+__all__ = ["WorkerDaemon", "WorkerStartError", "backend_location", "open_configured_backend", "operator_limits"]
 
 _ABANDON_SECONDS: Final = 5.0
 """Time that abandoned jobs have to be faulted, before their tasks are cancelled."""
@@ -84,7 +86,14 @@ class WorkerDaemon:
             WorkerStartError: The model server cannot be used, or the Horde does not take this worker.
         """
         await self._rest()
-        location = backend_location(self._settings)
+        try:
+            async with open_configured_backend(self._settings, self._stopping) as location:
+                if location is not None:
+                    await self._serve_backend(location)
+        except BuiltInBackendError as error:
+            raise WorkerStartError(str(error)) from error
+
+    async def _serve_backend(self, location: BackendLocation) -> None:
         async with create_backend_session(location) as session:
             found = await self._find_backend(lambda: recognise_backend(session, location))
             if found is None:
@@ -264,6 +273,24 @@ class WorkerDaemon:
                 await self._stopping.wait()
         except TimeoutError:
             return
+
+
+def open_configured_backend(
+    settings: WorkerSettings, stopping: asyncio.Event
+) -> AbstractAsyncContextManager[BackendLocation | None]:
+    """Return the model server that is configured, as :func:`horde.worker.built_in.open_backend` yields it.
+
+    Args:
+        settings: The worker's settings.
+        stopping: Set when the worker stops.
+    """
+    return open_backend(
+        backend_location(settings),
+        slots=settings.threads,
+        context_length=settings.context_length,
+        start_seconds=settings.backend_start_seconds,
+        stopping=stopping,
+    )
 
 
 def backend_location(settings: WorkerSettings) -> BackendLocation:

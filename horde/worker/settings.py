@@ -6,7 +6,7 @@ Where values come from, and which stands over which, is :mod:`horde.worker.confi
 import hashlib
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from horde.telemetry import LogFormat
 from horde.worker.origins import origin_of
@@ -91,7 +91,8 @@ class WorkerSettings(BaseModel):
     )
     backend_url: str = Field(
         default="http://127.0.0.1:8080/v1",
-        description="OpenAI base URL of the model server to share. Required beside other workers.",
+        description="OpenAI base URL of the model server to share; `llama_cpp` starts one with the bundled model,"
+        " `llama_cpp:` and a path one with that GGUF file. Required beside other workers.",
     )
     backend_api_key: SecretStr | None = Field(
         default=None,
@@ -176,7 +177,9 @@ class WorkerSettings(BaseModel):
 
     @field_validator("horde_url", "backend_url")
     @classmethod
-    def _check_url(cls, value: str) -> str:
+    def _check_url(cls, value: str, info: ValidationInfo) -> str:
+        if info.field_name == "backend_url" and (value == "llama_cpp" or value.startswith("llama_cpp:")):
+            return value
         if not value.startswith(("http://", "https://")):
             raise ValueError("a URL that starts with http:// or https:// is expected")
         return value.rstrip("/")
