@@ -11,6 +11,11 @@ from openai.types.chat import ChatCompletionUserMessageParam
 from tests.integration.conftest import Chain
 from tests.support.native_server import MODEL, seeing
 from tests.support.picture_server import encode_picture
+from tests.support.scripted_model import ScriptedModel, tokens
+from tests.support.scripted_talents import Talents
+from tests.support.serving import serving
+from tests.support.waiting import wait_until
+from tests.support.working import working
 
 
 def _asking(url: str) -> ChatCompletionUserMessageParam:
@@ -38,6 +43,37 @@ async def test_a_picture_reaches_the_worker_and_its_price_the_client(chain: Chai
     assert reply.choices[0].message.content == "Red."
     assert reply.model_extra is not None
     assert reply.model_extra["x_horde"]["kudos"] > 5
+
+
+@pytest.mark.rule("IMG-6", "IMG-9")
+async def test_a_picture_goes_all_the_way_to_the_model_server_and_its_answer_back(chain: Chain) -> None:
+    model = ScriptedModel(talents=Talents(sees=True))
+    model.window = 16384
+    model.play(tokens("A red picture."))
+    url = "data:image/png;base64," + base64.b64encode(encode_picture((3, 3))).decode()
+    key = chain.worker.api_key
+    async with (
+        serving(model) as model_url,
+        openai.AsyncOpenAI(base_url=chain.base_url, api_key=chain.api_key, max_retries=0) as client,
+        working(chain.native.api_url, f"{model_url}/v1", api_key=key),
+    ):
+        await wait_until(lambda: _is_served(client), description="the worker", seconds=30)
+        model.bodies.clear()
+        stream = await client.chat.completions.create(
+            model="scripted-1B", messages=[_asking(url)], max_tokens=64, stream=True
+        )
+        answer = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
+
+    assert answer == "A red picture."
+    [body] = model.bodies
+    given = body["messages"][0]["content"][1]["image_url"]["url"]
+    assert given.startswith("data:image/jpeg;base64,")
+    assert given != url
+
+
+async def _is_served(client: openai.AsyncOpenAI) -> bool:
+    cards = [card async for card in client.models.list()]
+    return any((card.model_extra or {})["architecture"]["input_modalities"] == ["text", "image"] for card in cards)
 
 
 @pytest.mark.rule("IMG-5")
