@@ -426,9 +426,16 @@ def admin_page() -> str:
     return text.replace("# `horde admin`", f"# `horde admin`\n\n{_NOTE}", 1).rstrip() + "\n"
 
 
+def _worker_declarations() -> str:
+    from scripts.worker_pages import worker_declarations_page  # noqa: PLC0415 - imports the whole worker
+
+    return worker_declarations_page()
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "reference" / "settings.md": settings_page,
     ROOT / "docs" / "reference" / "worker_settings.md": worker_settings_page,
+    ROOT / "docs" / "reference" / "worker_declarations.md": _worker_declarations,
     ROOT / "docs" / "reference" / "errors.md": errors_page,
     ROOT / "docs" / "reference" / "metrics.md": metrics_page,
     ROOT / "docs" / "reference" / "native_metrics.md": native_metrics_page,

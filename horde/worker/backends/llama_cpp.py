@@ -16,7 +16,7 @@ __all__ = ["LLAMA_CPP", "LlamaCppBackend"]
 
 LLAMA_CPP: Final = ServerTraits(
     kind="llama.cpp server",
-    recognised_by="`llamacpp` owns its model, and `/props` tells its build",
+    recognised_by="`/props` tells its build, and none of the others owns the model",
     window_by="`/props`, for each slot",
     slots_by="`/props`",
     counting_by="`/v1/chat/completions/input_tokens`, else `/apply-template` and `/tokenize`",
