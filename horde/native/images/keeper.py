@@ -18,7 +18,7 @@ from horde.native.db import queries, reads
 from horde.native.db.engine import DATABASE_ERRORS, Pool
 from horde.native.errors import RefusalError, ReturnCode
 from horde.native.images.fetch import FetchError, ImageFetcher
-from horde.native.images.pictures import MAX_IMAGES, PictureError, decode_data_url, reencode
+from horde.native.images.pictures import MAX_IMAGES, STORED_BYTES, PictureError, decode_data_url, reencode
 from horde.native.images.references import find_references, iter_image_parts, replace_references, with_reference
 from horde.native.images.store import ImageStore, ImageStoreError
 
@@ -88,19 +88,19 @@ class ImageKeeper:
             RefusalError: ``BadRequest``: there are too many, or one cannot be had or decoded. The message opens with
                 the part's path.
         """
-        parts = list(iter_image_parts(messages))
-        if len(parts) > MAX_IMAGES:
-            path = f"messages[{parts[MAX_IMAGES][0]}].content[{parts[MAX_IMAGES][1]}].image_url"
+        urls = {(place, part): value["image_url"]["url"] for place, part, value in iter_image_parts(messages)}
+        if len(urls) > MAX_IMAGES:
+            path = _path(list(urls)[MAX_IMAGES])
             raise RefusalError(
                 ReturnCode.BAD_REQUEST, f"'{path}' is one image more than the {MAX_IMAGES} of a request."
             )
-        found: dict[tuple[int, int], tuple[UUID, bytes]] = {}
+        slots, share = asyncio.Semaphore(_PARALLEL), STORED_BYTES // max(1, len(urls))
         try:
             async with asyncio.timeout(self._take_in_seconds), asyncio.TaskGroup() as group:
-                slots = asyncio.Semaphore(_PARALLEL)
-                for message, part, value in parts:
-                    taking = self._take_one(slots, found, message, part, value["image_url"]["url"])
-                    group.create_task(taking, name="native - image")
+                taken = {
+                    place: group.create_task(self._take_one(slots, _path(place), url, share), name="native - image")
+                    for place, url in urls.items()
+                }
         except* RefusalError as errors:
             raise _first(errors) from None
         except* TimeoutError:
@@ -108,16 +108,11 @@ class ImageKeeper:
                 ReturnCode.BAD_REQUEST,
                 f"'messages' holds images that could not be fetched and decoded within {self._take_in_seconds:.0f} s.",
             ) from None
-        return _refer(messages, found), dict(found.values())
+        images = {place: uuid4() for place in urls}
+        return _refer(messages, images), {images[place]: task.result() for place, task in taken.items()}
 
-    async def _take_one(
-        self,
-        slots: asyncio.Semaphore,
-        found: dict[tuple[int, int], tuple[UUID, bytes]],
-        message: int,
-        part: int,
-        url: str,
-    ) -> None:
+    async def _take_one(self, slots: asyncio.Semaphore, path: str, url: str, max_bytes: int) -> bytes:
+        """Return the picture at a URL as it is to be stored."""
         loop = asyncio.get_running_loop()
         async with slots:
             try:
@@ -125,11 +120,9 @@ class ImageKeeper:
                     data = await loop.run_in_executor(self._decoders, decode_data_url, url)
                 else:
                     data = await self._fetcher.fetch(url)
-                picture = await loop.run_in_executor(self._decoders, reencode, data)
+                return await loop.run_in_executor(self._decoders, reencode, data, max_bytes)
             except (FetchError, PictureError) as error:
-                path = f"messages[{message}].content[{part}].image_url"
                 raise RefusalError(ReturnCode.BAD_REQUEST, f"'{path}' {error}.") from None
-        found[message, part] = (uuid4(), picture)
 
     async def keep(self, pictures: Mapping[UUID, bytes]) -> None:
         """Store pictures, for the submit to give to its request.
@@ -232,9 +225,11 @@ def _first(errors: ExceptionGroup[RefusalError]) -> RefusalError:
     return error if isinstance(error, RefusalError) else RefusalError(ReturnCode.BAD_REQUEST)
 
 
-def _refer(
-    messages: Sequence[Mapping[str, Any]], found: Mapping[tuple[int, int], tuple[UUID, bytes]]
-) -> list[Mapping[str, Any]]:
+def _path(place: tuple[int, int]) -> str:
+    return "messages[{}].content[{}].image_url".format(*place)
+
+
+def _refer(messages: Sequence[Mapping[str, Any]], images: Mapping[tuple[int, int], UUID]) -> list[Mapping[str, Any]]:
     referring: list[Mapping[str, Any]] = []
     for index, message in enumerate(messages):
         content = message.get("content")
@@ -242,7 +237,7 @@ def _refer(
             referring.append(message)
             continue
         parts = [
-            with_reference(part, found[index, number][0]) if (index, number) in found else part
+            with_reference(part, images[index, number]) if (index, number) in images else part
             for number, part in enumerate(content)
         ]
         referring.append({**message, "content": parts})

@@ -14,7 +14,7 @@ from typing import Final
 
 from PIL import Image, ImageOps
 
-__all__ = ["MAX_IMAGES", "MAX_IMAGE_BYTES", "MAX_PIXELS", "PictureError", "decode_data_url", "reencode"]
+__all__ = ["MAX_IMAGES", "MAX_IMAGE_BYTES", "MAX_PIXELS", "STORED_BYTES", "PictureError", "decode_data_url", "reencode"]
 
 MAX_IMAGES: Final = 16
 """Images of one request."""
@@ -29,7 +29,11 @@ _FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF")
 _STORED_SIDE: Final = 2048
 """Longest side of what is stored, pixels: vision models scale down to less."""
 
-_QUALITY: Final = 85
+_QUALITIES: Final = (85, 70, 50)
+"""Tried in turn until the JPEG is small enough."""
+
+STORED_BYTES: Final = 8 * 1024 * 1024
+"""All pictures of a request as they are stored: in base64 they fit into a job beside its text."""
 _WEBP_HEADER: Final = 30
 _SAMPLE_MODES: Final = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 
@@ -77,8 +81,12 @@ def decode_data_url(url: str) -> bytes:
         raise PictureError("is not valid base64") from None
 
 
-def reencode(data: bytes) -> bytes:
+def reencode(data: bytes, max_bytes: int = STORED_BYTES) -> bytes:
     """Return a picture as JPEG: first frame, turned upright, on white, at most 2,048 pixels a side, no metadata.
+
+    Args:
+        data: The picture as it was sent.
+        max_bytes: Largest result, at least a few kilobytes; quality is given up for it, then size.
 
     Raises:
         PictureError: It is not a JPEG, PNG, WebP or GIF, is too large, or cannot be decoded.
@@ -89,7 +97,7 @@ def reencode(data: bytes) -> bytes:
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
             _check_size(*picture.size)
-            return _draw(picture)
+            return _encode(_draw(picture), max_bytes)
     except PictureError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -123,7 +131,7 @@ def _check_webp(data: bytes) -> None:
         _check_size(int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF)
 
 
-def _draw(picture: Image.Image) -> bytes:
+def _draw(picture: Image.Image) -> Image.Image:
     # A JPEG is decoded at a fraction of its size where that is enough.
     picture.draft("RGB", (_STORED_SIDE, _STORED_SIDE))
     # Made small before anything else, since each further step on the whole picture takes its memory once more.
@@ -136,9 +144,16 @@ def _draw(picture: Image.Image) -> bytes:
     else:
         flat = upright.convert("RGB")
     flat.info = {}
-    stored = io.BytesIO()
-    flat.save(stored, "JPEG", quality=_QUALITY)
-    return stored.getvalue()
+    return flat
+
+
+def _encode(picture: Image.Image, max_bytes: int) -> bytes:
+    for quality in _QUALITIES:
+        stored = io.BytesIO()
+        picture.save(stored, "JPEG", quality=quality)
+        if stored.tell() <= max_bytes:
+            return stored.getvalue()
+    return _encode(picture.reduce(2), max_bytes)
 
 
 def _as_samples(picture: Image.Image) -> Image.Image:

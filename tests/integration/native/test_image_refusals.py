@@ -240,7 +240,7 @@ async def test_two_pictures_are_decoded_at_a_time_beside_the_loop(
     at_once: list[int] = []
     count = 0
 
-    def decode(data: bytes) -> bytes:
+    def decode(data: bytes, _max_bytes: int) -> bytes:
         nonlocal count
         with lock:
             count += 1

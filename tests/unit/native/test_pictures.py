@@ -173,6 +173,17 @@ def test_a_large_picture_is_stored_smaller() -> None:
     assert _stored(encode_picture((6000, 1), "red", "PNG")).size == (2048, 1)
 
 
+@pytest.mark.parametrize("max_bytes", [700_000, 50_000, 4_000])
+def test_a_picture_gives_up_quality_and_then_size_to_fit_its_share(max_bytes: int) -> None:
+    noise = Image.effect_noise((1024, 1024), 90).convert("RGB")
+    encoded = io.BytesIO()
+    noise.save(encoded, "PNG")
+    stored = reencode(encoded.getvalue(), max_bytes)
+    assert len(stored) <= max_bytes
+    size = Image.open(io.BytesIO(stored)).size
+    assert size == (1024, 1024) if max_bytes == 700_000 else size < (1024, 1024)
+
+
 def _webp(kind: bytes, body: bytes) -> bytes:
     chunk = kind + struct.pack("<I", len(body)) + body
     return b"RIFF" + struct.pack("<I", len(chunk) + 4) + b"WEBP" + chunk
