@@ -172,8 +172,17 @@ LEDGER_PROOFS: Final[Mapping[str, str]] = {
         SELECT 'job ' || j.id AS subject, 2 * j.owner_id AS expected, c.target AS found
         FROM ledger c JOIN chat_jobs j ON j.id = c.job_id
         WHERE c.kind = 'charge' AND c.target <> 2 * j.owner_id""",
+    "a request is held, released and charged once": """
+        SELECT 'request ' || request_id AS subject, 1 AS expected, count(*) AS found FROM ledger
+        WHERE request_id IS NOT NULL GROUP BY request_id, kind HAVING count(*) > 1""",
+    "an award is between the purse and a user, and all else is for a request": """
+        SELECT 'row ' || id AS subject, NULL::bigint AS expected, amount AS found FROM ledger
+        WHERE (kind = 'grant') <> (request_id IS NULL) OR (kind = 'grant' AND -1 NOT IN (source, target))""",
     "the anonymous user neither pays nor holds": """
         SELECT 'row ' || id AS subject, NULL::bigint AS expected, source AS found FROM ledger
         WHERE source IN (0, 1) OR target = 1""",
 }
-"""What holds of the ledger at every moment: each query returns what breaks it, amounts in hundredths of a kudos."""
+"""What holds of the ledger at every moment: each query returns what breaks it, amounts in hundredths of a kudos.
+
+What a user paid to itself moves nothing, so its amount is held to its request's record alone, for as long as that is
+kept."""

@@ -31,6 +31,12 @@ _CORRUPTIONS: Final = {
         UPDATE ledger SET source = -2 WHERE kind = 'charge' AND source = 2 * $1::bigint""",
     "a charge is the reward of the worker's owner": """
         UPDATE ledger SET target = -2 WHERE kind = 'charge' AND source = 2 * $1::bigint""",
+    "a request is held, released and charged once": """
+        INSERT INTO ledger (kind, source, target, amount, request_id)
+        SELECT kind, source, target, amount, request_id FROM ledger WHERE kind = 'hold' AND source = 2 * $1::bigint
+        LIMIT 1""",
+    "an award is between the purse and a user, and all else is for a request": """
+        UPDATE ledger SET source = -2 WHERE kind = 'grant' AND target = 2 * $1::bigint""",
     "the anonymous user neither pays nor holds": """
         UPDATE ledger SET source = 0 WHERE kind = 'charge' AND source = 2 * $1::bigint""",
 }
@@ -235,6 +241,7 @@ async def test_the_check_finds_a_row_that_was_changed(
         await change.start()
         # Nothing that the Horde may do changes the ledger: the trigger has to be out of the way.
         await connection.execute("ALTER TABLE ledger DISABLE TRIGGER ledger_append_only")
+        await connection.execute("DROP INDEX ledger_once_idx")
         changed = await connection.execute(_CORRUPTIONS[rule], user)
         found = {finding.rule for finding in await check_ledger(connection)}
         await change.rollback()

@@ -1,131 +1,23 @@
 """Everything that can happen, in any order and at once, and what must hold all the while."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar
-from uuid import uuid4
 
+import asyncpg
 import pytest
+from asyncpg.pool import PoolConnectionProxy
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from horde.native.admin.ledger_check import check_ledger, prove_ledger
 from tests.support.native_invariants import broken_invariants
-from tests.support.native_server import Answer, Caller, NativeServer, declaration, running_native
-from tests.support.waiting import wait_until
-
-_EXPECTED = frozenset({200, 202, 400, 403, 404, 409})
-"""No call ever ends in a server error."""
-
-_LONG = 8192
-_REASONS = ("generation_error", "prompt_overflow", "tool_violation", "reply_refused")
-
-
-class _Life:
-    """One of everything that can be called, with what is known of requests and jobs.
-
-    Args:
-        native: The Horde.
-        submitters: Who submits: the last one is anonymous.
-        owners: Who owns workers.
-    """
-
-    def __init__(self, native: NativeServer, submitters: list[Caller], owners: list[Caller]) -> None:
-        self.native = native
-        self.submitters = submitters
-        self.owners = owners
-        self.requests: list[tuple[Caller, str]] = []
-        self.jobs: list[tuple[Caller, dict[str, Any]]] = []
-        self.keys: list[tuple[Caller, str, dict[str, object]]] = []
-
-    @classmethod
-    async def begin(cls, native: NativeServer) -> "_Life":
-        tag = uuid4().hex[:8]
-        owners = [await native.user(f"owner-{number}-{tag}") for number in range(2)]
-        rich, poor = await native.user(f"rich-{tag}", kudos=2000), await native.user(f"poor-{tag}", kudos=1)
-        life = cls(native, [rich, poor, owners[0], native.caller()], owners)
-        for number in range(3):
-            await life.pop(number)
-        return life
-
-    async def submit(self, who: int, *, stream: bool, large: bool, both: bool) -> None:
-        caller = self.submitters[who % len(self.submitters)]
-        body: dict[str, object] = {
-            "stream": stream,
-            "params": {"max_length": _LONG if large else 64},
-            "models": ["test/model-a", "test/model-b"] if both else ["test/model-a"],
-            "operation_key": str(uuid4()),
-        }
-        self.keys.append((caller, str(body["operation_key"]), body))
-        answer = _seen(await caller.submit(**body))
-        if answer.status == 202:
-            self.requests.append((caller, answer.body["id"]))
-
-    async def submit_again(self, which: int) -> None:
-        if self.keys:
-            caller, _, body = self.keys[which % len(self.keys)]
-            answer = _seen(await caller.submit(**body))
-            # The first copy may have been refused; then this one is the first.
-            if answer.status == 202:
-                self.requests.append((caller, answer.body["id"]))
-
-    async def cancel(self, which: int) -> None:
-        if self.requests:
-            caller, request_id = self.requests[which % len(self.requests)]
-            _seen(await caller.cancel(request_id))
-
-    async def cancel_key(self, which: int) -> None:
-        if self.keys:
-            caller, key, _ = self.keys[which % len(self.keys)]
-            _seen(await caller.cancel_operation(key))
-
-    async def pop(self, which: int) -> None:
-        number = which % 3
-        owner = self.owners[number % 2]
-        declared = declaration("test/model-b" if number == 1 else "test/model-a", max_length=16384)
-        name = f"worker-{number}-{id(self)}"
-        answer = _seen(await owner.pop(name=name, declared=declared, pop_id=str(uuid4())))
-        if answer.body["id"] is not None:
-            self.jobs.append((owner, answer.body))
-
-    async def progress(self, which: int, seq: int) -> None:
-        if self.jobs:
-            owner, job = self.jobs[which % len(self.jobs)]
-            _seen(await owner.progress(job["id"], seq, "some text"))
-
-    async def reply(self, which: int, length: int) -> None:
-        if self.jobs:
-            owner, job = self.jobs[which % len(self.jobs)]
-            _seen(await owner.reply(job, "x" * length))
-
-    async def fault(self, which: int, reason: str) -> None:
-        if self.jobs:
-            owner, job = self.jobs[which % len(self.jobs)]
-            _seen(await owner.fault(job, reason))
-
-    async def lose_lease(self) -> None:
-        await self.native.pool.execute("UPDATE chat_jobs SET deadline_at = now() WHERE state = 'processing'")
-
-    async def expire(self) -> None:
-        await self.native.pool.execute(
-            "UPDATE chat_requests SET expires_at = now() WHERE state IN ('waiting', 'processing') AND seq % 3 = 0"
-        )
-
-    async def finish(self) -> None:
-        """Let every request end."""
-        await self.native.pool.execute(
-            "UPDATE chat_requests SET expires_at = now() WHERE state IN ('waiting', 'processing')"
-        )
-        open_ones = "SELECT count(*) = 0 FROM chat_requests WHERE state IN ('waiting', 'processing')"
-        await wait_until(lambda: self.native.pool.fetchval(open_ones), description="every request to end")
-
-
-def _seen(answer: Answer) -> Answer:
-    assert answer.status in _EXPECTED, answer
-    return answer
-
+from tests.support.native_life import FAULT_REASONS, NativeLife
+from tests.support.native_server import NativeServer, running_native
 
 _WHICH = st.integers(0, 50)
 
@@ -135,10 +27,11 @@ class _Calls(RuleBasedStateMachine):
 
     native: ClassVar[NativeServer]
     runner: ClassVar[asyncio.Runner]
+    start: ClassVar["staticmethod[[], Coroutine[Any, Any, NativeServer]]"]
 
     def __init__(self) -> None:
         super().__init__()
-        self.life = self._run(_Life.begin(self.native))
+        self.life = self._run(NativeLife.begin(self.native))
 
     def _run[Result](self, work: Coroutine[Any, Any, Result]) -> Result:
         return self.runner.run(work)
@@ -171,7 +64,7 @@ class _Calls(RuleBasedStateMachine):
     def reply(self, which: int, length: int) -> None:
         self._run(self.life.reply(which, length))
 
-    @rule(which=_WHICH, reason=st.sampled_from(_REASONS))
+    @rule(which=_WHICH, reason=st.sampled_from(FAULT_REASONS))
     def fault(self, which: int, reason: str) -> None:
         self._run(self.life.fault(which, reason))
 
@@ -183,9 +76,23 @@ class _Calls(RuleBasedStateMachine):
     def expire(self) -> None:
         self._run(self.life.expire())
 
+    @rule(which=_WHICH, kudos=st.integers(-500, 500))
+    def award(self, which: int, kudos: int) -> None:
+        self._run(self.life.award(which, kudos))
+
+    @rule()
+    def forget(self) -> None:
+        self._run(self.life.forget())
+
+    @rule()
+    def restart(self) -> None:
+        _Calls.native = self._run(self.start())
+        self.life.move_to(self.native)
+
     @invariant()
     def nothing_is_broken(self) -> None:
         assert self._run(broken_invariants(self.native.pool)) == {}
+        assert self._run(prove_ledger(self.native.pool)) == []
 
 
 def test_whatever_is_called_in_whatever_order_the_invariants_hold(migrated_database_url: str, redis_url: str) -> None:
@@ -200,18 +107,113 @@ def test_whatever_is_called_in_whatever_order_the_invariants_hold(migrated_datab
         stack = AsyncExitStack()
 
         async def start() -> NativeServer:
+            await stack.aclose()
             return await stack.enter_async_context(running_native(migrated_database_url, redis_url))
 
         try:
-            _Calls.native, _Calls.runner = runner.run(start()), runner
+            _Calls.native, _Calls.runner, _Calls.start = runner.run(start()), runner, staticmethod(start)
             run_state_machine_as_test(_Calls, settings=chosen)
         finally:
             runner.run(stack.aclose())
 
 
+_CORRUPTIONS = {
+    "ledger": (
+        "UPDATE ledger SET amount = amount + 1 WHERE id = $1",
+        "UPDATE ledger SET amount = amount + 2^40::bigint WHERE id = $1",
+        "UPDATE ledger SET source = target, target = source WHERE id = $1 AND source <> target",
+        "UPDATE ledger SET source = -5 WHERE id = $1 AND source <> -5",
+        "UPDATE ledger SET target = -5 WHERE id = $1 AND target <> -5",
+        "UPDATE ledger SET kind = 'charge' WHERE id = $1 AND kind <> 'charge'",
+        "UPDATE ledger SET kind = 'grant' WHERE id = $1 AND kind <> 'grant'",
+        "UPDATE ledger SET kind = 'release' WHERE id = $1 AND kind <> 'release'",
+        "UPDATE ledger SET request_id = uuidv7() WHERE id = $1 AND kind <> 'charge'",
+        "UPDATE ledger SET request_id = uuidv7() WHERE id = $1 AND request_id IN (SELECT id FROM chat_requests)",
+        "UPDATE ledger SET request_id = NULL WHERE id = $1 AND request_id IS NOT NULL",
+        "DELETE FROM ledger WHERE id = $1",
+        """INSERT INTO ledger (kind, source, target, amount, request_id)
+           SELECT kind, source, target, amount, request_id FROM ledger WHERE id = $1""",
+    ),
+    "accounts": (
+        "UPDATE accounts SET balance = balance + 1 WHERE id = $1",
+        "UPDATE accounts SET balance = balance - 1 WHERE id = $1 AND (kind <> 'held' OR balance > 0)",
+        "UPDATE accounts SET balance = -balance WHERE id = $1 AND kind <> 'held' AND balance <> 0",
+    ),
+    "chat_requests": (
+        "UPDATE chat_requests SET held = held + 1 WHERE id = $1",
+        "UPDATE chat_requests SET charged = charged + 1 WHERE id = $1",
+        "UPDATE chat_requests SET held = 0 WHERE id = $1 AND held <> 0",
+        "UPDATE chat_requests SET charged = 0 WHERE id = $1 AND charged <> 0",
+    ),
+}
+"""Changes of one row, by its table, each of which the ledger's check has to find."""
+
+_ROWS = {
+    # What a user paid to itself moved nothing: without the request's record nothing is left to hold it to.
+    "ledger": """SELECT id FROM ledger l WHERE source <> target
+                 OR EXISTS (SELECT FROM chat_requests r WHERE r.id = l.request_id) ORDER BY id""",
+    "accounts": "SELECT id FROM accounts ORDER BY id",
+    "chat_requests": "SELECT id FROM chat_requests ORDER BY id",
+}
+
+
+@pytest.mark.rule("KUD-15", "KUD-19")
+async def test_the_ledgers_check_finds_whatever_row_was_changed(native: NativeServer) -> None:
+    life = await _small_history(native)
+    assert await prove_ledger(native.pool) == []
+
+    missed = []
+    async with native.pool.acquire() as connection:
+        for table, changes in _CORRUPTIONS.items():
+            rows = await connection.fetch(_ROWS[table])
+            for row, change in itertools.product(rows, changes):
+                if await _is_missed(connection, change, row["id"]):
+                    missed.append((change, row["id"]))
+    assert missed == []
+    await life.finish()
+
+
+async def _is_missed(connection: "PoolConnectionProxy[asyncpg.Record]", change: str, row_id: object) -> bool:
+    """Say whether the check finds nothing after a change, which is taken back; False when nothing was changed."""
+    corruption = connection.transaction()
+    await corruption.start()
+    await connection.execute("ALTER TABLE ledger DISABLE TRIGGER ledger_append_only")
+    # A row stands for a movement: the index would refuse one that is changed to a second of its kind.
+    await connection.execute("DROP INDEX ledger_once_idx")
+    changed = await connection.execute(change, row_id)
+    missed = not changed.endswith(" 0") and not await check_ledger(connection)
+    await corruption.rollback()
+    return missed
+
+
+async def _small_history(native: NativeServer) -> NativeLife:
+    """Have everything once that the ledger can tell of, and records of it that are deleted and that are not."""
+    life = await NativeLife.begin(native)
+    for deleted in (True, False):
+        # Rich and long: held for. The anonymous user and what is short: not.
+        for who, large in ((0, True), (0, False), (2, False), (3, False)):
+            await life.submit(who, stream=True, large=large, both=False)
+        await life.pop(0)
+        await life.reply(len(life.jobs) - 1, 400)
+        await life.pop(2)
+        await life.progress(len(life.jobs) - 1, 1)
+        await life.cancel(1 if deleted else 5)
+        await life.pop(0)
+        await life.reply(len(life.jobs) - 1, 40)
+        await life.award(0, 100)
+        await life.award(1, -50)
+        if deleted:
+            await life.finish()
+            await life.forget()
+    await life.submit(0, stream=False, large=True, both=True)
+    kinds = await native.pool.fetch("SELECT DISTINCT kind FROM ledger ORDER BY kind")
+    assert [row["kind"] for row in kinds] == ["charge", "grant", "hold", "release"]
+    return life
+
+
 @pytest.mark.rule("KUD-16")
 async def test_whatever_is_called_at_once_the_invariants_hold(native: NativeServer) -> None:
-    life = await _Life.begin(native)
+    life = await NativeLife.begin(native)
     dice = random.Random(5)  # noqa: S311 - the same storm each time
 
     async def one_call() -> None:
@@ -224,8 +226,9 @@ async def test_whatever_is_called_at_once_the_invariants_hold(native: NativeServ
             (9, lambda: life.pop(which)),
             (4, lambda: life.progress(which, 1 + which % 2)),
             (6, lambda: life.reply(which, which)),
-            (2, lambda: life.fault(which, _REASONS[which % len(_REASONS)])),
+            (2, lambda: life.fault(which, FAULT_REASONS[which % len(FAULT_REASONS)])),
             (1, life.lose_lease),
+            (1, lambda: life.award(which, which - 500)),
         ]
         chosen = dice.choices([call for _, call in calls], [weight for weight, _ in calls])[0]
         await chosen()
@@ -240,5 +243,6 @@ async def test_whatever_is_called_at_once_the_invariants_hold(native: NativeServ
     assert await broken_invariants(native.pool) == {}
     await life.finish()
     assert await broken_invariants(native.pool) == {}
+    assert await prove_ledger(native.pool) == []
     replied = await native.pool.fetchval("SELECT count(*) FROM chat_replies")
     assert replied > 0
