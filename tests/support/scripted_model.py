@@ -112,7 +112,7 @@ class ScriptedModel:
         talents: What it does when it is probed.
         answers: Answers of further routes, by path; a callable takes the body that was posted.
         calls: Bodies that were posted to those routes, by path.
-        probes: How many probes it answered.
+        probed: Bodies of the probes, in order.
         refused_keys: Keys of a body that it does not know and answers with 400.
         available: False answers 503 to everything.
     """
@@ -128,7 +128,7 @@ class ScriptedModel:
     talents: Talents = field(default_factory=Talents)
     answers: dict[str, dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
     calls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    probes: int = 0
+    probed: list[dict[str, Any]] = field(default_factory=list)
     refused_keys: frozenset[str] = frozenset()
     available: bool = True
 
@@ -170,7 +170,7 @@ class ScriptedModel:
         body = orjson.loads(await request.body())
         by_line = request.url.path == "/api/chat"
         if self.available and asks_probe(body):
-            self.probes += 1
+            self.probed.append(body)
             if self.refused_keys & body.keys():
                 return _error(400, "invalid_request_error")
             steps = self._answer_probe(body)

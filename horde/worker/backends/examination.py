@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypedDict
 
 from horde_sdk.worker.chat_declaration import ChatToolStrategy
 
 from horde.worker.backends.efforts import EffortMapping
 from horde.worker.backends.probes import (
+    PROBE_TOKENS,
+    THINKING_TOKENS,
     Generate,
     applies_penalty,
     calls_by_template,
@@ -25,6 +27,13 @@ _EFFORTS: Final = ("medium", "none")
 """The effort that the Horde fills in, and the one that has to turn thinking off."""
 
 
+class _Asked(TypedDict):
+    """With what every question is asked, as jobs will be: under their effort, with room for a thought."""
+
+    effort: str | None
+    tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
     """What a server was found to do; nothing at first.
@@ -34,6 +43,7 @@ class Abilities:
         applies_presence_penalty: It applies that penalty.
         applies_frequency_penalty: It applies that penalty.
         effort: How it is told a ``reasoning_effort``; None where none was seen to work.
+        thinks: The model thinks when it is told nothing.
         template_opens_thinking: Replies begin within the thinking, since the prompt ends with its tag.
         holds_schema: It holds a reply to a JSON schema.
         tools: How it calls tools.
@@ -44,6 +54,7 @@ class Abilities:
     applies_presence_penalty: bool = False
     applies_frequency_penalty: bool = False
     effort: EffortMapping | None = None
+    thinks: bool = False
     template_opens_thinking: bool = False
     holds_schema: bool = False
     tools: ChatToolStrategy = ChatToolStrategy.NONE
@@ -120,19 +131,22 @@ async def examine(
         async for tried in _try_efforts(traits, generate, found):
             found = tried
             yield found
-    effort = None if found.effort is None else _EFFORTS[0]
-    holds_schema = await enforces_schema(generate, effort=effort)
+    asked = _Asked(
+        effort=None if found.effort is None else _EFFORTS[0],
+        tokens=THINKING_TOKENS if found.thinks or found.effort else PROBE_TOKENS,
+    )
+    holds_schema = await enforces_schema(generate, **asked)
     if holds_schema:
         yield replace(found, holds_schema=True, tools=ChatToolStrategy.GRAMMAR)
-        calls = await forces_calls(generate, effort=effort)
+        calls = await forces_calls(generate, **asked)
         found = replace(found, holds_schema=True, tools=ChatToolStrategy.GRAMMAR if calls else ChatToolStrategy.NONE)
     if found.tools is ChatToolStrategy.NONE:
         yield found
-        calls = await calls_by_template(generate, effort=effort)
+        calls = await calls_by_template(generate, **asked)
         found = replace(found, tools=ChatToolStrategy.TEMPLATE if calls else ChatToolStrategy.NONE)
     yield found
     if traits.pictures is not Proof.NEVER and sees is not False:
-        found = replace(found, seen_tokens=await reads_pictures(generate, effort=effort))
+        found = replace(found, seen_tokens=await reads_pictures(generate, **asked))
     yield await _try_samplings(traits, generate, found)
 
 
@@ -140,7 +154,8 @@ async def _try_efforts(traits: ServerTraits, generate: Generate, found: Abilitie
     """Find the mapping under which the model thinks at ``medium`` and not at ``none``."""
     natural = await try_thinking(generate, effort=None)
     opened = natural is not None and natural.opened_by_template
-    found = replace(found, template_opens_thinking=opened)
+    thought = natural is not None and natural.thought
+    found = replace(found, thinks=thought, template_opens_thinking=opened)
     yield found
     for mapping in traits.efforts:
         yield replace(found, effort=mapping)
@@ -148,7 +163,7 @@ async def _try_efforts(traits: ServerTraits, generate: Generate, found: Abilitie
         if thinking is None:
             continue  # The server refuses these keys.
         if not thinking.thought or (mapping.closes_thinking and not thinking.answered):
-            if natural is None or not natural.thought:
+            if not thought:
                 break  # The model does not think, whatever it is told.
             continue
         silent = await try_thinking(generate, effort=_EFFORTS[1])

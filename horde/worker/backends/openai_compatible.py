@@ -6,6 +6,7 @@ probing, and what fits is judged by bytes. Profiles of known servers extend this
 """
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ class OpenAICompatibleBackend:
         self._server = ModelServer(session, location)
         self._served_model: str | None = location.model
         self._abilities = Abilities()
+        self._counts = False
+        """The server's tokenizer was seen to count prompts."""
 
     async def probe(self) -> BackendProfile:
         """Read what the server says of itself, then try what it does.
@@ -97,8 +100,20 @@ class OpenAICompatibleBackend:
         Raises:
             BackendError: The server cannot be reached, or lists no model.
         """
+        # On a copy: jobs that still run go by what was known when they began.
+        trial = copy.copy(self)
+        profile = await trial.look()
+        vars(self).update(vars(trial))
+        return profile
+
+    async def look(self) -> BackendProfile:
+        """Find out what serves there, and forget what was known: :meth:`probe` does so on a copy.
+
+        Raises:
+            BackendError: The server cannot be reached, or lists no model.
+        """
         state = await self._read_state()
-        counts = await self._find_counting()
+        self._counts = await self._find_counting()
         self._abilities = Abilities()
         async for abilities in examine(self.traits, self._generate_unbounded, sees=state.sees, thinks=state.may_think):
             # Each answer is used by the next question, as it will be by the jobs.
@@ -111,13 +126,13 @@ class OpenAICompatibleBackend:
             model_name=state.model_name,
             window=window,
             slots=state.slots,
-            counts_prompts=counts,
-            uncounted_tokens=state.uncounted_tokens,
+            counts_prompts=self._counts,
+            uncounted_tokens=state.uncounted_tokens if self._counts else 0,
             facts=self._facts(),
             findings=(
                 f"serves {state.model_name} with {slots}",
                 *self._abilities.findings(self.traits),
-                f"prompts are counted by {'the tokenizer of the server' if counts else 'their bytes'}",
+                f"prompts are counted by {'the tokenizer of the server' if self._counts else 'their bytes'}",
             ),
         )
 
@@ -219,7 +234,7 @@ class OpenAICompatibleBackend:
         bound = prompt_token_bound(messages) + pictures
         if bound <= prompt_limit:
             return
-        counted = await self._count_prompt({**body, "messages": list(messages)})
+        counted = await self._count_prompt({**body, "messages": list(messages)}) if self._counts else None
         if counted is None:
             raise PromptOverflowError(f"The prompt may take {bound} tokens, {prompt_limit} fit.")
         if counted + pictures > prompt_limit:

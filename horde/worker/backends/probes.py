@@ -26,8 +26,10 @@ __all__ = [
     "PICTURE_QUESTION",
     "PROBE_QUESTION",
     "PROBE_QUESTIONS",
+    "PROBE_TOKENS",
     "REPEAT_QUESTION",
     "THINKING_QUESTION",
+    "THINKING_TOKENS",
     "Generate",
     "Thinking",
     "applies_penalty",
@@ -53,9 +55,9 @@ PROBE_QUESTIONS: Final = frozenset(
     {PROBE_QUESTION, THINKING_QUESTION, CALL_QUESTION, PICTURE_QUESTION, REPEAT_QUESTION}
 )
 
-_TOKENS: Final = 64
+PROBE_TOKENS: Final = 64
 _SAMPLED_TOKENS: Final = 24
-_THINKING_TOKENS: Final = 512
+THINKING_TOKENS: Final = 512
 """Enough to think about an easy question and to answer it."""
 
 _VALUE: Final = {"type": "string", "enum": ["probed"]}
@@ -104,61 +106,71 @@ def _job(content: object = PROBE_QUESTION, **asked: object) -> ChatJobPayload:
         **CHAT_SAMPLING_DEFAULTS,
         "temperature": 0.0,
         "messages": [{"role": "user", "content": content}],
-        "max_length": _THINKING_TOKENS if asked.get("reasoning_effort") else _TOKENS,
+        "max_length": PROBE_TOKENS,
         "max_context_length": 2**31,
         **asked,
     }
     return ChatJobPayload.from_pop({"chat": True, "payload": payload})
 
 
-async def enforces_schema(generate: Generate, *, effort: str | None = None) -> bool:
+async def enforces_schema(generate: Generate, *, effort: str | None = None, tokens: int = PROBE_TOKENS) -> bool:
     """Whether a strict schema holds a reply.
 
     Args:
         generate: Generates the reply to a job, by the way that jobs take.
         effort: The effort that jobs carry, if they do.
+        tokens: Longest reply.
 
     Raises:
         BackendUnavailableError: The server went away.
     """
     schema = {"name": "probe", "strict": True, "schema": _DOCUMENT}
     asked = {"type": "json_schema", "json_schema": schema}
-    reply = await _reply_to(generate, _job(response_format=asked, reasoning_effort=effort))
+    reply = await _reply_to(generate, _job(response_format=asked, reasoning_effort=effort, max_length=tokens))
     return reply is not None and _is_probed(reply.text)
 
 
-async def forces_calls(generate: Generate, *, effort: str | None = None) -> bool:
+async def forces_calls(generate: Generate, *, effort: str | None = None, tokens: int = PROBE_TOKENS) -> bool:
     """Whether a forced call comes, of the function asked for and with the arguments that it takes.
 
     Args:
         generate: Generates the reply to a job, by the way that jobs take.
         effort: The effort that jobs carry, if they do.
+        tokens: Longest reply.
 
     Raises:
         BackendUnavailableError: The server went away.
     """
-    return _calls_probe(await _reply_to(generate, _job(tools=[_TOOL], tool_choice="required", reasoning_effort=effort)))
+    return _calls_probe(
+        await _reply_to(
+            generate, _job(tools=[_TOOL], tool_choice="required", reasoning_effort=effort, max_length=tokens)
+        )
+    )
 
 
-async def calls_by_template(generate: Generate, *, effort: str | None = None) -> bool:
+async def calls_by_template(generate: Generate, *, effort: str | None = None, tokens: int = PROBE_TOKENS) -> bool:
     """Whether the server parses a call that the model was asked for and left free to make.
 
     Args:
         generate: Generates the reply to a job, by the way that jobs take.
         effort: The effort that jobs carry, if they do.
+        tokens: Longest reply.
 
     Raises:
         BackendUnavailableError: The server went away.
     """
-    return _calls_probe(await _reply_to(generate, _job(CALL_QUESTION, tools=[_TOOL], reasoning_effort=effort)))
+    return _calls_probe(
+        await _reply_to(generate, _job(CALL_QUESTION, tools=[_TOOL], reasoning_effort=effort, max_length=tokens))
+    )
 
 
-async def reads_pictures(generate: Generate, *, effort: str | None = None) -> int | None:
+async def reads_pictures(generate: Generate, *, effort: str | None = None, tokens: int = PROBE_TOKENS) -> int | None:
     """Find out whether the model tells a red picture from a blue one; whoever sees neither answers both alike.
 
     Args:
         generate: Generates the reply to a job, by the way that jobs take.
         effort: The effort that jobs carry, if they do.
+        tokens: Longest reply.
 
     Returns:
         The tokens that such a picture took with its question; None when it is not read.
@@ -166,17 +178,17 @@ async def reads_pictures(generate: Generate, *, effort: str | None = None) -> in
     Raises:
         BackendUnavailableError: The server went away.
     """
-    tokens = 0
+    taken = 0
     for colour in _COLOURS:
         parts = [
             {"type": "image_url", "image_url": {"url": _picture(colour)}},
             {"type": "text", "text": PICTURE_QUESTION},
         ]
-        reply = await _reply_to(generate, _job(parts, reasoning_effort=effort))
+        reply = await _reply_to(generate, _job(parts, reasoning_effort=effort, max_length=tokens))
         if reply is None or [name for name in _COLOURS if name in reply.text.lower()] != [colour]:
             return None
-        tokens = max(tokens, reply.finished.usage.prompt_tokens or _UNCOUNTED_PICTURE_TOKENS)
-    return tokens
+        taken = max(taken, reply.finished.usage.prompt_tokens or _UNCOUNTED_PICTURE_TOKENS)
+    return taken
 
 
 async def honours_seed(generate: Generate) -> bool:
@@ -223,7 +235,7 @@ async def try_thinking(generate: Generate, *, effort: str | None) -> Thinking | 
     Raises:
         BackendUnavailableError: The server went away.
     """
-    reply = await _reply_to(generate, _job(THINKING_QUESTION, max_length=_THINKING_TOKENS, reasoning_effort=effort))
+    reply = await _reply_to(generate, _job(THINKING_QUESTION, max_length=THINKING_TOKENS, reasoning_effort=effort))
     if reply is None:
         return None
     before, tag, after = reply.text.partition(_CLOSE_TAG)

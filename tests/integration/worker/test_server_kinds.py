@@ -11,6 +11,7 @@ from horde_sdk.worker.chat_declaration import ChatBackendFacts, ChatFinishReason
 from horde.worker.backends import recognise_backend
 from horde.worker.backends.base import (
     BackendProfile,
+    BackendUnavailableError,
     GenerationFinished,
     PromptOverflowError,
     ReasoningDelta,
@@ -342,3 +343,42 @@ async def test_what_was_found_is_told_to_the_operator_with_its_reason(model: Mod
     assert "a schema was enforced when tried" in told
     if not kind.seed:
         assert "seed: this kind of server does not apply it" in told
+
+
+@pytest.mark.rule("CTX-11", "WRK-4")
+@pytest.mark.parametrize("name", ["llama.cpp", "KoboldCpp", "vLLM", "TabbyAPI"])
+async def test_a_server_whose_tokenizer_does_not_answer_is_judged_by_bytes(model: Model, name: str) -> None:
+    kind = KINDS[name]
+    show(model, kind)
+    routes = ("input_tokens", "tokencount", "tokenize", "encode")
+    model.server.answers = {path: answer for path, answer in kind.answers.items() if not path.endswith(routes)}
+    model.server.play(tokens("Yes"))
+    assert not (await probe(model))[1].counts_prompts
+    with pytest.raises(PromptOverflowError, match="may take"):
+        await serve(model, chat_job("sea " * 1100))
+
+
+async def test_a_job_that_runs_while_the_server_is_looked_at_again_goes_by_what_was_known(model: Model) -> None:
+    show(model, KINDS["another"])
+    model.server.play(tokens("Yes"))
+    job = ChatJobPayload.from_pop(chat_job(reasoning_effort="low"))
+    location = BackendLocation(base_url=model.url)
+    async with create_backend_session(location) as session:
+        backend = await recognise_backend(session, location)
+        await backend.probe()
+        model.server.available = False
+        with pytest.raises(BackendUnavailableError):
+            await backend.probe()
+        model.server.available = True
+        async with aclosing(backend.generate(job, prompt_limit=4000)) as events:
+            _ = [event async for event in events]
+    assert model.server.bodies[-1]["reasoning_effort"] == "low"
+
+
+@pytest.mark.rule("WRK-7", "CNF-4")
+async def test_a_model_that_cannot_but_think_is_given_room_to_when_it_is_asked_for_a_schema(model: Model) -> None:
+    show(model, KINDS["vLLM"])
+    model.server.talents = Talents(grammar="enforces", thinks="always")
+    facts = (await probe(model))[1].facts
+    assert facts.constrains_json_schema
+    assert {body["max_tokens"] for body in model.server.probed if "response_format" in body} == {512}
